@@ -1,0 +1,1 @@
+"""Generated from protos/forerun/v1: import forerun.v1.<file>_pb2."""

@@ -1,0 +1,88 @@
+"""Writes everything that is generated from sources: `make generate`, and `make verify` into a scratch folder.
+
+Each generator owns whole folders or single files below the root it is given; nothing there is edited by hand. A new
+generator is one row of `GENERATORS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROTOS = REPOSITORY / "protos"
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """One kind of generated thing: the paths it owns (relative to the root) and how to write them."""
+
+    name: str
+    owns: tuple[str, ...]
+    write: Callable[[Path], None]
+
+
+def write_stubs(root: Path) -> None:
+    """Messages, gRPC stubs and their types, in a package that is importable as it lies: proto root = import root."""
+    out = root / "protos" / "gen"
+    out.mkdir(parents=True, exist_ok=True)
+    sources = sorted(path.relative_to(PROTOS).as_posix() for path in PROTOS.glob("forerun/*/*.proto"))
+    # The mypy plugins are programs beside the interpreter, whether or not the environment is activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        f"-I{PROTOS}",
+        f"-I{files('grpc_tools') / '_proto'}",
+        f"--python_out={out}",
+        f"--grpc_python_out={out}",
+        f"--mypy_out=quiet:{out}",
+        f"--mypy_grpc_out=quiet,only_async:{out}",
+        *sources,
+    ]
+    subprocess.run(command, check=True, env={**os.environ, "PATH": path})
+    for source in {Path(source).parent for source in sources}:
+        package = out / source
+        version = ".".join(source.parts)
+        (package / "__init__.py").write_text(f'"""Generated from protos/{source}: import {version}.<file>_pb2."""\n')
+        (package / "py.typed").write_text("")
+        # protoc writes gRPC modules for files without a service, too: nothing would ever import them.
+        for module in package.glob("*_pb2_grpc.py"):
+            if "add_" not in module.read_text():
+                module.unlink()
+                module.with_suffix(".pyi").unlink(missing_ok=True)
+
+
+GENERATORS = (Generator("protos", ("protos/gen/forerun",), write_stubs),)
+
+
+def generate(root: Path) -> None:
+    """Replace everything generated below `root`."""
+    for generator in GENERATORS:
+        for owned in generator.owns:
+            target = root / owned
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+        generator.write(root)
+
+
+def main() -> int:
+    """Parse the command line and generate."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, default=REPOSITORY, help="where to write; the repository when not given")
+    generate(parser.parse_args().root.resolve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
