@@ -1,0 +1,54 @@
+# Thin on purpose: each target is a line that calls a script or pytest. `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON_BIN := .venv/bin/python
+PYTEST := $(PYTHON_BIN) -m pytest
+SEED ?= 1
+SEEDS ?= 1
+NOTE ?=
+
+.PHONY: help setup demo test test-fault sim bench lint format generate contract-image verify lock clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## everything a machine with Python 3.11 needs, into .venv; instant when already done
+	@scripts/setup
+
+demo: setup ## the proof in under 5 minutes on a new machine: one agent run without and with Forerun
+	@.venv/bin/forerun demo --fast
+
+test: setup ## all tests that need neither cluster nor real weights
+	@$(PYTEST) tests --ignore=tests/bench --ignore=tests/cluster
+
+test-fault: setup ## the real processes killed and broken (part of `make test`)
+	@$(PYTEST) tests/fault
+
+sim: setup ## the seeded simulation: SEEDS seeds from SEED on
+	@$(PYTHON_BIN) -m tests.simulation --seed $(SEED) --seeds $(SEEDS)
+
+bench: setup ## all benchmarks; each writes build/bench/NAME.json and prints its table
+	@$(PYTEST) tests/bench -s --timeout=1800
+
+lint: setup ## formatting, style and types; changes nothing
+	@scripts/lint
+
+format: setup ## format the code and fix what can be fixed safely
+	@$(PYTHON_BIN) -m ruff format .
+	@$(PYTHON_BIN) -m ruff check --fix-only .
+
+generate: setup ## write everything that is generated from sources
+	@$(PYTHON_BIN) scripts/generate.py
+
+contract-image: setup ## record a changed wire contract; NOTE="what changes for users"
+	@$(PYTHON_BIN) scripts/contract_image.py --note "$(NOTE)"
+
+verify: setup ## everything generated equals what its sources give
+	@$(PYTHON_BIN) scripts/verify.py
+
+lock: setup ## resolve requirements.lock anew from pyproject.toml
+	@$(PYTHON_BIN) scripts/lock.py
+
+clean: ## remove everything that make and the tools made
+	@rm -rf .venv .tools build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
