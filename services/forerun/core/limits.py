@@ -1,0 +1,185 @@
+"""Every bound of the platform, with its unit in the name and its reason below it.
+
+A bound is a constant and not a setting where another value would change what a message means or what a peer accepts.
+Where operators may choose (deadlines, idle time, slots), the constant is the default or the ceiling of the setting.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# ---------------------------------------------------------------- arguments and JSON
+
+ARGUMENTS_BYTES: Final = 1 * MIB
+"""Arguments of one call. They travel in line (journal, bus, gRPC), so they stay below one NATS message with headers."""
+
+JSON_DEPTH: Final = 64
+"""Levels of nesting. Deep enough for real schemas; shallow enough that no recursion of ours can run out of stack."""
+
+NUMBER_DIGITS: Final = 20_000
+"""Digits of one number. Exact integers of thousands of digits are legal; converting them is quadratic, so it ends."""
+
+NUMBER_EXPONENT: Final = 100_000
+"""Magnitude of a decimal exponent. Beyond it a few bytes of text would stand for a number nobody can hold."""
+
+SCHEMA_BYTES: Final = 256 * KIB
+"""JSON schema of one tool. Larger than any published one; it is digested and walked for every identity."""
+
+SCHEMA_REFERENCES: Final = 32
+"""`$ref` hops from one node. A chain that is longer is a cycle or an attack."""
+
+ARGUMENT_PIECES: Final = 1_000
+"""Complete objects glued together in one argument text of a provider's stream; the same as calls of one message."""
+
+# ---------------------------------------------------------------- names and keys
+
+NAME_CHARS: Final = 256
+"""Names of tenants, principals, agents, tools, servers and policies. They become subject tokens and labels."""
+
+RESOURCE_KEY_CHARS: Final = 1_024
+"""One resource key. A longer one is cut back to its last whole segment, which only makes it conflict with more."""
+
+RESOURCE_KEY_SEGMENTS: Final = 32
+"""Segments of a resource key. Every write marks each ancestor, so this bounds the marks of one write."""
+
+RESOURCE_TEMPLATES: Final = 32
+"""Resource templates of one contract, reads and writes each."""
+
+GENERATION_MARKS: Final = 100_000
+"""Freshness marks held in memory by one session. Over it they are folded: what was recorded counts as stale."""
+
+# ---------------------------------------------------------------- calls
+
+CALLS_PER_MESSAGE: Final = 1_000
+"""Calls of one model message that are accepted. Models really ask for hundreds; they queue, they are not refused."""
+
+CALLS_IN_FLIGHT_PER_MESSAGE: Final = 16
+"""Calls of one message that run at the same time. The rest wait in call order."""
+
+CALLS_IN_FLIGHT_PER_TENANT: Final = 256
+"""Authoritative calls of one tenant that one replica runs at the same time; the rest wait in a queue."""
+
+CALL_QUEUE: Final = 10_000
+"""Authoritative calls that wait in one replica. Beyond it a caller is told RESOURCE_EXHAUSTED at once."""
+
+CALL_ATTEMPTS: Final = 3
+"""Tries of a repeatable call, the first included. One layer retries; more would be a storm."""
+
+RETRY_BACKOFF_INITIAL_SECONDS: Final = 0.1
+"""Wait before the second try; doubled for each further one."""
+
+RETRY_BACKOFF_MAX_SECONDS: Final = 5.0
+"""Longest wait between two tries, unless the provider asked for more with Retry-After."""
+
+PLAN_TASKS: Final = 1_000
+"""Tasks of one declared plan. A plan of thousands is a mistake of the model."""
+
+PLAN_DEPTH: Final = 64
+"""Longest chain of dependent tasks in a plan."""
+
+REPLANS: Final = 3
+"""Times one plan may be replaced. A planner that cannot recover within three tries will not."""
+
+# ---------------------------------------------------------------- speculation
+
+SPECULATIONS_PER_SESSION: Final = 16
+"""Open speculations of one session, of all kinds."""
+
+SPECULATIONS_PER_REPLICA: Final = 1_024
+"""Open speculations of one orchestrator replica."""
+
+CANDIDATES_PER_PREDICTION: Final = 32
+"""Candidates in one message of the predictor. Ranks beyond a few have no weight; the rest is room for engines."""
+
+CANDIDATE_EXPLANATION_CHARS: Final = 500
+"""Explanation of one candidate, for people."""
+
+SPECULATION_DEPTH: Final = 4
+"""Steps ahead of the real history. The probability is a product; deeper never pays."""
+
+HELD_CHUNKS_BYTES: Final = 1 * MIB
+"""Output chunks held back per speculation until commit. Beyond it they are dropped with a count; the value is whole."""
+
+MEMO_ENTRIES_PER_SESSION: Final = 512
+"""Remembered reads of one session; the least recently used goes first."""
+
+MEMO_BYTES_PER_SESSION: Final = 16 * MIB
+"""Bytes of remembered observations of one session. Larger observations count with their digest only."""
+
+TRUSTED_TEXT_BYTES: Final = 2 * MIB
+"""Trusted tokens and values of one session. When full nothing more becomes trusted: fewer speculations."""
+
+TRUSTED_TOKEN_CHARS: Final = 4_096
+"""Longest trusted token or value. Longer texts are trusted token by token."""
+
+COMMAND_CHARS: Final = 16 * KIB
+"""A command line that is classified. A longer one is simply not read-only."""
+
+# ---------------------------------------------------------------- messages and results
+
+MESSAGE_BYTES: Final = 4 * MIB
+"""One gRPC message, the same on both sides. Larger values travel in chunks or by digest."""
+
+BUS_MESSAGE_BYTES: Final = 1 * MIB
+"""One bus message with its headers: the default `max_payload` of NATS."""
+
+CHUNK_BYTES: Final = 1 * MIB
+"""One chunk of a streamed value; well below a message."""
+
+INLINE_OBSERVATION_BYTES: Final = 128 * KIB
+"""Observation carried inside an event. A larger one goes to the object store and travels by digest."""
+
+RESULT_BYTES: Final = 64 * MIB
+"""Result of one call. A tool that returns more needs a cap in its contract; else it is a typed error."""
+
+JOURNAL_EVENTS_PER_SESSION: Final = 100_000
+"""Events of one session's journal. It is replayed on take-over, so it has an end."""
+
+CONTEXT_MESSAGES: Final = 10_000
+"""Messages of a model request that are accepted at the gateway."""
+
+# ---------------------------------------------------------------- sessions and time
+
+SESSIONS_PER_REPLICA: Final = 10_000
+"""Open sessions of one orchestrator replica."""
+
+SESSIONS_PER_TENANT: Final = 2_000
+"""Open sessions of one tenant on one replica, so that no tenant takes them all."""
+
+SESSION_IDLE_SECONDS: Final = 1_800.0
+"""A session stream without an event is closed after 30 minutes."""
+
+DEADLINE_DEFAULT_SECONDS: Final = 60.0
+"""Deadline of a call whose caller and contract name none."""
+
+DEADLINE_MAX_SECONDS: Final = 3_600.0
+"""Longest deadline of a call. Nothing waits without end."""
+
+CANCEL_SETTLE_SECONDS: Final = 5.0
+"""How long a turn waits for its cancelled calls to settle before it reports the ones that did not."""
+
+OPEN_WORLD_STALENESS_SECONDS: Final = 10.0
+"""Age limit of a read of something that is also written elsewhere, where the contract names none."""
+
+# ---------------------------------------------------------------- workspaces and queues
+
+WORKSPACE_FILES: Final = 100_000
+"""Files of one workspace. Forks and snapshots walk all of them."""
+
+WORKSPACE_BYTES: Final = 2 * 1024 * MIB
+"""Bytes of one workspace."""
+
+WORKSPACE_FORKS: Final = 8
+"""Living forks of one workspace."""
+
+SUBSCRIPTION_PENDING_MESSAGES: Final = 8_192
+"""Messages that a core subscription holds before it drops and counts."""
+
+SESSION_INBOX_EVENTS: Final = 2_048
+"""Events that wait for one session's machine. Twice the calls of one message; beyond it the stream is pushed back."""
+
+OUTBOX_MESSAGES: Final = 10_000
+"""Publishes a replica owes to an unreachable broker before it refuses calls that may not be repeated."""
