@@ -1,0 +1,19 @@
+"""What all layers of tests share: the marker of a test is the folder it lives in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+LAYERS = frozenset({"unit", "property", "simulation", "contract", "integration", "fault", "cluster", "bench"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its layer, so that `-m` selects by cost wherever the test lies."""
+    for item in items:
+        layer = item.path.relative_to(TESTS).parts[0]
+        if layer not in LAYERS:
+            raise pytest.UsageError(f"{item.path}: tests live in a folder named after a layer: {sorted(LAYERS)}")
+        item.add_marker(getattr(pytest.mark, layer))
