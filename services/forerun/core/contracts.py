@@ -47,7 +47,9 @@ class ResourceTemplate:
 EVERYTHING = (ResourceTemplate("*", Scope.SESSION), ResourceTemplate("*", Scope.SHARED))
 """What a tool touches of which nothing is known."""
 
-_NO_CONDITIONS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+def _no_conditions() -> Mapping[str, tuple[str, ...]]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Contract:
     nfc_fields: frozenset[str] = frozenset()
     speculate: bool = False
     untrusted_output: bool = True
-    read_when: Mapping[str, tuple[str, ...]] = field(default=_NO_CONDITIONS)
+    read_when: Mapping[str, tuple[str, ...]] = field(default_factory=_no_conditions, hash=False)
     shell_argument: str | None = None
     cost_money: float = 0.0
 
