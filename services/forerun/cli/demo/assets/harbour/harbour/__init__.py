@@ -1,0 +1,1 @@
+"""Sums and rules of a small ferry harbour."""
