@@ -177,11 +177,19 @@ def _check(value: JsonValue, path: str, levels_left: int) -> None:
 
 
 def _check_text(text: str, path: str) -> None:
-    if not text.isascii():
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise CanonicalError("lone_surrogate", f"half of a surrogate pair at {path}", path=path) from None
+    if not encodable(text):
+        raise CanonicalError("lone_surrogate", f"half of a surrogate pair at {path}", path=path)
+
+
+def encodable(text: str) -> bool:
+    """Whether a text can be sent as UTF-8, which half of a surrogate pair cannot."""
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- writing

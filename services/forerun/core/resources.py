@@ -22,6 +22,7 @@ ROOT = "*"
 """The key of everything."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_][A-Za-z0-9_.-]*)(?::([a-z_]+))?\}")
+_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]+\Z")
 _PATH_KINDS = ("path", "path_ci")
 
 
@@ -165,6 +166,8 @@ def _encoded_path(value: str, kind: str, workspace_root: str | None, links: Mapp
 
 
 def _encoded(segment: str) -> str:
+    if _UNRESERVED.match(segment):
+        return segment  # nearly every segment, and much faster than quote()
     return quote(segment, safe="", errors="surrogatepass")
 
 
