@@ -5,7 +5,7 @@ PYTHON_BIN := .venv/bin/python
 PYTEST := $(PYTHON_BIN) -m pytest
 SEED ?= 1
 SEEDS ?= 1
-NOTE ?=
+export NOTE ?=
 
 .PHONY: help setup demo test test-fault sim bench lint format generate contract-image verify lock clean
 
@@ -41,7 +41,7 @@ generate: setup ## write everything that is generated from sources
 	@$(PYTHON_BIN) scripts/generate.py
 
 contract-image: setup ## record a changed wire contract; NOTE="what changes for users"
-	@$(PYTHON_BIN) scripts/contract_image.py --note "$(NOTE)"
+	@$(PYTHON_BIN) scripts/contract_image.py --note "$$NOTE"
 
 verify: setup ## everything generated equals what its sources give
 	@$(PYTHON_BIN) scripts/verify.py
