@@ -34,7 +34,7 @@ def test_request_start_the_first_call_is_imputed_and_later_ones_are_measured() -
     ((model, tools),) = times(timed)
     assert tools == pytest.approx([0.7, 0.7])  # the only measured value of the tool is the second call's
     assert model == pytest.approx(4.3)
-    assert timed.imputed_times == 1
+    assert timed.imputed["s"] == 1
 
 
 def test_request_start_an_imputed_call_leaves_time_for_the_model() -> None:
@@ -53,7 +53,7 @@ def test_request_start_a_message_without_calls_ends_before_the_user_speaks() -> 
     )
     timed = with_times([raw], seed=1)
     assert times(timed)[1][0] == pytest.approx(12.0 - 9.1)
-    assert timed.imputed_times == 3
+    assert timed.imputed["s"] == 3
 
 
 def test_request_start_a_last_message_gets_a_measured_model_time() -> None:
@@ -81,7 +81,7 @@ def test_output_done_everything_is_measured_and_users_take_no_time() -> None:
     )
     timed = with_times([raw], seed=1)
     assert times(timed) == [(4.0, [0.5, 1.5]), (3.0, []), (3.0, [])]
-    assert timed.imputed_times == 0
+    assert timed.imputed["s"] == 0
 
 
 def test_output_done_a_call_that_ended_before_an_earlier_one_ran_beside_it() -> None:
@@ -98,7 +98,7 @@ def test_approval_is_cut_at_the_90th_percentile_of_the_sessions_without() -> Non
     slow = session(step(1, call("Bash", at=0.0, ended_at=500.0)), t_kind=OUTPUT_DONE, source="marot/spotter", name="b")
     timed = with_times([quick, slow], seed=1)
     assert times(timed, 1)[0][1] == pytest.approx([0.1])
-    assert timed.imputed_times == 1
+    assert timed.imputed == {"s": 0, "b": 1}
     assert times(timed)[9][1] == pytest.approx([0.1])
 
 
@@ -110,7 +110,7 @@ def test_without_times_quantiles_are_drawn_from_the_seed() -> None:
     assert min(tools) >= TAU2_TOOL_SECONDS[0]
     assert max(tools) <= TAU2_TOOL_SECONDS[-1]
     assert sorted(tools)[99] == pytest.approx(0.0047, rel=0.1)
-    assert one.imputed_times == 2 * 199
+    assert one.imputed["s"] == 2 * 199
 
 
 def test_tool_seconds_moves_the_median_and_keeps_the_models_times() -> None:

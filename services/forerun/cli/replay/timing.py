@@ -23,7 +23,7 @@ import random
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forerun.cli.replay.traces import RawCall, RawSession, RawStep, RecordedCall, Session, Step
@@ -51,12 +51,12 @@ class Timed:
     """Sessions with times.
 
     Attributes:
-        imputed_times: Durations, of models and tools, that were not measured.
+        imputed: Durations, of models and tools, that were not measured, by name of the session.
         unanswered: Calls that were left out because no answer was recorded.
     """
 
     sessions: tuple[Session, ...]
-    imputed_times: int
+    imputed: Mapping[str, int]
     unanswered: int
 
 
@@ -84,7 +84,7 @@ def with_times(raw: Sequence[RawSession], *, seed: int, tool_seconds: float | No
         median = statistics.median(seconds) if (seconds := [c for _, d in timed for _, cs in d for c in cs]) else 0.0
         factor = tool_seconds / median if median > 0.0 else 1.0
     sessions = tuple(_session(session, durations, scale, scale * factor) for session, durations in timed)
-    return Timed(sessions, timer.imputed, sum(session.unanswered for session in raw))
+    return Timed(sessions, timer.imputed_of, sum(session.unanswered for session in raw))
 
 
 _Durations = list[tuple[float, list[float]]]  # of each step: the model's seconds and those of its calls
@@ -113,7 +113,8 @@ class _Timer:
 
     def __init__(self, raw: Sequence[RawSession], seed: int) -> None:
         self._seed = seed
-        self.imputed = 0
+        self._imputed = 0
+        self.imputed_of: dict[str, int] = {}
         self._of_tool: dict[str, list[float]] = defaultdict(list)
         self._of_server: dict[str, list[float]] = defaultdict(list)
         self._of_file: list[float] = []
@@ -130,22 +131,28 @@ class _Timer:
                     self._of_model[session.model].append(self._request_start_step(session, step)[0])
         self._all_models = [seconds for pool in self._of_model.values() for seconds in pool]
         self._caps = _approval_caps(raw)
-        self.imputed = 0
 
     def session(self, session: RawSession) -> tuple[RawSession, _Durations]:
+        """The session with the durations of its steps."""
+        self._imputed = 0
+        durations = self._durations(session)
+        self.imputed_of[session.name] = self._imputed
+        return session, durations
+
+    def _durations(self, session: RawSession) -> _Durations:
         if _is_request_start(session):
             ends = [step.user_at for step in session.steps[1:]] + [session.closing_user_at]
             starts = self._request_starts(session)
             rows = zip(session.steps, starts, ends, strict=True)
-            return session, [
+            return [
                 self._request_start_step(session, step)
                 if step.calls
                 else (self._open_end(session, step, start, end), [])
                 for step, start, end in rows
             ]
         if session.t_kind:
-            return session, self._output_done(session)
-        return session, [self._untimed(session, step) for step in session.steps]
+            return self._output_done(session)
+        return [self._untimed(session, step) for step in session.steps]
 
     def _random(self, session: RawSession, *place: object) -> random.Random:
         return random.Random(f"{self._seed}:{session.name}:{':'.join(map(str, place))}")  # seeded draws, no secrets
@@ -167,7 +174,7 @@ class _Timer:
             return self._untimed(session, step)
         gap = max(0.0, first.ended_at - first.at)
         tool = self._first_call(session, step, first, gap)
-        self.imputed += 1
+        self._imputed += 1
         seconds = [tool]
         for before, call in zip(step.calls, step.calls[1:], strict=False):
             seconds.append(max(0.0, (call.ended_at or 0.0) - (before.ended_at or 0.0)))
@@ -194,7 +201,7 @@ class _Timer:
         return starts
 
     def _open_end(self, session: RawSession, step: RawStep, start: float | None, end: float | None) -> float:
-        self.imputed += 1
+        self._imputed += 1
         pool = self._of_model.get(session.model) or self._all_models
         draw = self._random(session, "model", step.turn)
         seconds = pool[draw.randrange(len(pool))] if pool else _quantile(TAU2_MODEL_SECONDS, draw.random())
@@ -214,7 +221,7 @@ class _Timer:
                 model = max(0.0, max(ends) - before)
             else:
                 model = _quantile(TAU2_MODEL_SECONDS, self._random(session, "model", step.turn).random())
-                self.imputed += 1
+                self._imputed += 1
             durations.append((model, self._output_done_calls(session, step)))
             before = max([before, *ends, *(call.ended_at for call in step.calls if call.ended_at is not None)])
         return durations
@@ -225,14 +232,14 @@ class _Timer:
         for index, call in enumerate(step.calls):
             if call.at is None or call.ended_at is None:
                 seconds.append(_quantile(TAU2_TOOL_SECONDS, self._random(session, "tool", step.turn, index).random()))
-                self.imputed += 1
+                self._imputed += 1
                 continue
             start = max(call.at, previous_end) if previous_end < call.ended_at else call.at
             took = max(0.0, call.ended_at - start)
             cap = self._caps.get(call.tool.lower())
             if cap is not None and took > cap and not _is_pi(session):
                 took = cap
-                self.imputed += 1
+                self._imputed += 1
             seconds.append(took)
             previous_end = max(previous_end, call.ended_at)
         return seconds
@@ -244,7 +251,7 @@ class _Timer:
         model_levels = TAU2_MODEL_SECONDS if of_tau else MCP_MODEL_SECONDS
         tool_levels = TAU2_TOOL_SECONDS if of_tau else MCP_TOOL_SECONDS
         draw = self._random(session, "untimed", step.turn)
-        self.imputed += 1 + len(step.calls)
+        self._imputed += 1 + len(step.calls)
         return _quantile(model_levels, draw.random()), [_quantile(tool_levels, draw.random()) for _ in step.calls]
 
 
