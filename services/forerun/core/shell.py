@@ -299,6 +299,8 @@ def _names_outward(texts: Sequence[str], rules: ShellRules, *, anywhere: bool) -
 
 def _roughly_outward(text: str, rules: ShellRules) -> bool:
     """The same for text that cannot be taken apart with certainty: every piece of it may be a command."""
+    if not any(entry.partition(" ")[0] in text for entry in rules.outward):
+        return False  # the usual case, found without taking anything apart
     if not _INTERPRETERS.search(text):
         text = _without_here_documents(text)
     for piece in _ROUGH_BREAK.split(text):

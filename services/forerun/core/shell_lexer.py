@@ -15,6 +15,8 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*
 _VOLATILE_VARIABLES = frozenset(
     {"RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID", "PPID", "$", "!"}
 )
+# What means itself wherever it stands in a word.
+_ORDINARY = re.compile(r"[A-Za-z0-9_./,:=+%@~^!#-]+")
 _REDIRECTIONS = ("&>>", "&>", "<<<", "<<", "<>", "<&", ">>", ">|", ">&", "<", ">")
 _SEPARATORS = ("&&", "||", "|&", "|", ";", "\n")
 _DOUBLE_QUOTE_ESCAPES = '$`"\\'
@@ -92,6 +94,8 @@ class _Lexer:
             self._at = len(text) if end < 0 else end
         elif character in "()":
             raise UnclearError("a sub-shell or function")
+        elif character not in "<>&|;\n":
+            self._word()
         elif operator := next((one for one in _REDIRECTIONS if text.startswith(one, at)), ""):
             self._redirect(operator)
         elif operator := next((one for one in _SEPARATORS if text.startswith(one, at)), ""):
@@ -99,10 +103,8 @@ class _Lexer:
             self._at += len(operator)
             if text.startswith(";", self._at) and operator == ";":
                 raise UnclearError("a case statement")
-        elif character == "&":
-            raise UnclearError("a background job")
         else:
-            self._word()
+            raise UnclearError("a background job")
 
     def _redirect(self, operator: str) -> None:
         if self._redirection:
@@ -150,10 +152,12 @@ class _Lexer:
                 raise UnclearError("a control character")
             else:
                 globs = globs or (character in "*?[" and not any(parts))
-                brace = brace or character == "{"
-                expands = expands or (brace and (character == "," or self._text.startswith("..", self._at)))
-                parts.append(character)
-                self._at += 1
+                run = _ORDINARY.match(self._text, self._at)
+                part = run[0] if run else character
+                brace = brace or part == "{"
+                expands = expands or (brace and ("," in part or ".." in part))
+                parts.append(part)
+                self._at += len(part)
         self._take(Word("".join(parts), expands, globs), quoted=quoted)
 
     def _take(self, word: Word, *, quoted: bool) -> None:
