@@ -92,8 +92,8 @@ def script(task: Task, seed: int, fault: Fault) -> Script:
     if fault.first_try is not None:
         verdict = yield from _attempt(whim, path, (wrong, fault.first_try), fault.target, "first")
         if verdict == "failed":
-            calls = [Call("read_file", {"path": path}), Call("history", {"path": path})]
-            source, *_ = yield Message("Not that. I look again, and at what was changed before.", calls)
+            calls = [Call("read_file", {"path": path}), Call("search_code", {"symbol": symbol})]
+            source, *_ = yield Message("Not that. I look again.", calls)
             wrong = _line(source, fault.first_try)
     verdict = yield from _attempt(whim, path, (wrong, fault.fix), fault.target, "last")
     wider = [Call("run_tests", {"target": module}), Call("search_code", {"symbol": symbol})]

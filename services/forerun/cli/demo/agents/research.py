@@ -54,17 +54,10 @@ def tasks(library: Library, seed: int, count: int) -> list[Task]:
 
 def script(task: Task, seed: int, kind: str) -> Script:
     """The model's part in one session. `kind` is the kind of the task's subject."""
-    whim = Whim(seed, task.session)
-    reading = Reading(task.session, whim)
-    hits = yield from reading.search(task.subject)
+    reading = Reading(task, Whim(seed, task.session))
+    hits = yield from reading.search()
     workflow = {"incident": _incident, "supplier": _supplier, "vessel": _vessel, "bulletin": _bulletin}[kind]
-    finding = yield from workflow(task.subject, reading, hits)
-    closing = whim.pick("closing", ("No action.", "Please confirm.", "Closing."))
-    calls = [
-        Call("add_note", {"ticket": task.session, "text": f"{task.subject}: {finding} {closing}"}),
-        Call("list_notes", {"ticket": task.session}),
-    ]
-    yield Message("I have what I need and write it down.", calls)
+    yield from workflow(task.subject, reading, hits)
 
 
 Found: TypeAlias = dict[str, JsonValue]
@@ -74,23 +67,24 @@ Part: TypeAlias = Generator[Message, Sequence[Observation], T]
 class Reading:
     """What the model has read in this session, and its habits of reading."""
 
-    def __init__(self, ticket: str, whim: Whim) -> None:
-        self.ticket = ticket
-        self.whim = whim
+    def __init__(self, task: Task, whim: Whim) -> None:
+        self.ticket = task.session
+        self._subject = task.subject
+        self._whim = whim
         self._read: dict[str, Found] = {}
         self.others: list[Found] = []
 
-    def search(self, subject: str) -> Part[list[str]]:
-        """Searches for the subject; sometimes with words of its own beside it. Ids of the hits, best first."""
-        query = subject
-        if self.whim.happens("wording", 0.1):
-            query = f"{subject} {self.whim.pick('words', ('history', 'cause', 'repair', 'contract'))}"
+    def search(self) -> Part[list[str]]:
+        """Searches for the subject, now and then with a word of its own beside it. Ids of the hits, best first."""
+        query = self._subject
+        if self._whim.happens("wording", 0.1):
+            query = f"{self._subject} {self._whim.pick('words', ('history', 'cause', 'repair', 'contract'))}"
         (observed,) = yield Message("I search the files first.", [Call("search", {"q": query})])
         return [text_at(hit, "id") for hit in list_at(observed.value(), "hits")]
 
     def hits(self, hits: Sequence[str]) -> Part[Found]:
         """Reads the best two hits, sometimes three. The first one is the subject's own document."""
-        count = 3 if self.whim.happens("third hit", 0.15) else 2
+        count = 3 if self._whim.happens("third hit", 0.15) else 2
         return (yield from self.documents("I read the best hits.", hits[:count]))[hits[0]] if hits else {}
 
     def documents(self, text: str, wanted: Sequence[str], *others: Call) -> Part[dict[str, Found]]:
@@ -103,32 +97,39 @@ class Reading:
         self.others = [answer.value() for answer in answers[len(fetched) :]]
         return {document: self._read.get(document, {}) for document in wanted}
 
+    def conclude(self, finding: str, wanted: Sequence[str], *others: Call) -> Part[None]:
+        """Reads the last pages, writes the finding on the ticket, and reads the ticket back, all in one message."""
+        closing = self._whim.pick("closing", ("No action.", "Please confirm.", "Closing."))
+        note: dict[str, JsonValue] = {"ticket": self.ticket, "text": f"{self._subject}: {finding} {closing}"}
+        ticket = [Call("add_note", note), Call("list_notes", {"ticket": self.ticket})]
+        yield from self.documents("I look that up for the record and write my finding down.", wanted, *others, *ticket)
+
     def detour(self, document: Found) -> Part[None]:
         """Now and then the model searches for something of its own before it goes on."""
-        if self.whim.happens("detour", 0.12):
+        if self._whim.happens("detour", 0.12):
             words = text_at(document, "title").rpartition(": ")[2]
             yield Message("I want to see whether this is known elsewhere.", [Call("search", {"q": words})])
 
 
-def _incident(subject: str, reading: Reading, hits: Sequence[str]) -> Part[str]:
+def _incident(subject: str, reading: Reading, hits: Sequence[str]) -> Part[None]:
     incident = yield from reading.hits(hits)
     component, bulletin = text_at(incident, "refs", "component"), text_at(incident, "refs", "bulletin")
     sheets = yield from reading.documents("Now the part and its bulletin.", [component, bulletin])
     yield from reading.detour(sheets[component])
     supplier = text_at(sheets[component], "refs", "supplier")
     deliveries = Call("warehouse", {"sql": _DELIVERIES, "values": [supplier]})
-    record = yield from reading.documents("Who delivers it, and how well?", [supplier], deliveries)
+    record = (yield from reading.documents("Who delivers it, and how well?", [supplier], deliveries))[supplier]
     if _late(reading.others):
-        contact = text_at(record[supplier], "refs", "contact")
+        contact = text_at(record, "refs", "contact")
         wider = Call("related", {"ticket": reading.ticket, "id": supplier})
-        yield from reading.documents("Often late: who speaks to them?", [contact], wider)
-        return f"{supplier} is late too often; {contact} should speak to them about {component}."
-    owner = text_at(incident, "refs", "owner")
-    yield from reading.documents("They deliver. Then it is ours.", [owner])
-    return f"{component} failed under {bulletin}; {owner} should follow the bulletin."
+        finding = f"{supplier} is late too often; {contact} should speak to them about {component}."
+        yield from reading.conclude(finding, [contact], wider)
+    else:
+        owner = text_at(incident, "refs", "owner")
+        yield from reading.conclude(f"{component} failed under {bulletin}; {owner} should follow it.", [owner])
 
 
-def _supplier(subject: str, reading: Reading, hits: Sequence[str]) -> Part[str]:
+def _supplier(subject: str, reading: Reading, hits: Sequence[str]) -> Part[None]:
     record = yield from reading.hits(hits)
     component = text_at(record, "refs", "components", 0)
     wider = Call("related", {"ticket": reading.ticket, "id": subject})
@@ -137,16 +138,16 @@ def _supplier(subject: str, reading: Reading, hits: Sequence[str]) -> Part[str]:
     bulletin = text_at(sheet, "refs", "bulletin")
     deliveries = Call("warehouse", {"sql": _DELIVERIES, "values": [subject]})
     yield from reading.documents("How well do they deliver?", [bulletin], deliveries)
-    contact = text_at(record, "refs", "contact")
     if _late(reading.others):
         incidents = [text_at(sheet, "refs", "incidents", 0), text_at(sheet, "refs", "incidents", 1)]
-        yield from reading.documents("Often late: what did that cost us?", incidents)
-        return f"do not renew; {' and '.join(filter(None, incidents))} were on {component}."
-    yield from reading.documents("Well enough. Who signs?", [contact])
-    return f"renew; {contact} signs."
+        finding = f"do not renew; {' and '.join(filter(None, incidents))} were on {component}."
+        yield from reading.conclude(finding, incidents)
+    else:
+        contact = text_at(record, "refs", "contact")
+        yield from reading.conclude(f"renew; {contact} signs.", [contact])
 
 
-def _vessel(subject: str, reading: Reading, hits: Sequence[str]) -> Part[str]:
+def _vessel(subject: str, reading: Reading, hits: Sequence[str]) -> Part[None]:
     vessel = yield from reading.hits(hits)
     incidents = [text_at(vessel, "refs", "incidents", 0), text_at(vessel, "refs", "incidents", 1)]
     found = yield from reading.documents("What happened on board?", incidents)
@@ -157,14 +158,13 @@ def _vessel(subject: str, reading: Reading, hits: Sequence[str]) -> Part[str]:
     if _hours(reading.others) > _HOURS_THAT_MATTER:
         bulletin = text_at(sheet, "refs", "bulletin")
         entity = Call("lookup_entity", {"ticket": reading.ticket, "id": bulletin})
-        yield from reading.documents("Bad enough for the yard.", [bulletin], entity)
-        return f"open {component} and follow {bulletin}."
-    owner = text_at(vessel, "refs", "owner")
-    yield from reading.documents("Not bad. The superintendent decides.", [owner])
-    return f"{owner} decides about {component}."
+        yield from reading.conclude(f"open {component} and follow {bulletin}.", [bulletin], entity)
+    else:
+        owner = text_at(vessel, "refs", "owner")
+        yield from reading.conclude(f"{owner} decides about {component}.", [owner])
 
 
-def _bulletin(subject: str, reading: Reading, hits: Sequence[str]) -> Part[str]:
+def _bulletin(subject: str, reading: Reading, hits: Sequence[str]) -> Part[None]:
     bulletin = yield from reading.hits(hits)
     component, origin = text_at(bulletin, "refs", "components", 0), text_at(bulletin, "refs", "origin")
     found = yield from reading.documents("What is it about?", [component, origin])
@@ -174,11 +174,10 @@ def _bulletin(subject: str, reading: Reading, hits: Sequence[str]) -> Part[str]:
     yield from reading.documents("Does it still happen?", [supplier], losses)
     if _hours(reading.others) > _HOURS_THAT_MATTER:
         latest = text_at(found[component], "refs", "incidents", 1)
-        yield from reading.documents("It does. The latest case?", [latest])
-        return f"keep it: {component} still costs hours, see {latest}."
-    contact = text_at(found[origin], "refs", "owner")
-    yield from reading.documents("Hardly. Who may withdraw it?", [contact])
-    return f"{contact} may withdraw it."
+        yield from reading.conclude(f"keep it: {component} still costs hours, see {latest}.", [latest])
+    else:
+        owner = text_at(found[origin], "refs", "owner")
+        yield from reading.conclude(f"{owner} may withdraw it.", [owner])
 
 
 def _row(others: Sequence[Found]) -> Found:
