@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forerun.cli.demo.draws import Kind
-from forerun.cli.demo.figures import Figures
+from forerun.cli.demo.figures import OUTCOMES, Figures
 from forerun.cli.demo.runs import Answer, Run, Served, SessionRecord, Step
 
 _WIDTH = 60
@@ -50,7 +50,7 @@ def print_table(console: Console, figures: Figures) -> None:
     for name, seconds, differing in rows:
         table.add_row(name, f"{seconds:.1f}", f"{100 * (seconds - base) / base:+.1f} %", differing)
     console.print(table)
-    outcomes = ", ".join(f"{count} {name}" for name, count in figures.counts.outcomes.items() if count)
+    outcomes = ", ".join(f"{count} {name}" for name in OUTCOMES if (count := figures.counts.outcomes.get(name)))
     console.print(f"Speculations: {figures.counts.launched} launched ({outcomes or 'none'}).")
     console.print(
         f"Hit rate {_share(figures.hit_rate)}, coverage {_share(figures.coverage)}, amplification "
@@ -107,17 +107,13 @@ def _bar(step: Step, offset: float, scale: float) -> Text:
 
 def _hidden(step: Step) -> float:
     """Tool time of the step that passed while the model was at work: calls of one message hide together."""
-    return max((answer.hidden_seconds for answer in step.answers if answer.served in _AHEAD), default=0.0)
-
-
-_AHEAD = (Served.READY, Served.JOINED)
+    return max((answer.hidden_seconds for answer in step.answers), default=0.0)
 
 
 def _line(number: int, tool: str, answer: Answer) -> str:
-    hidden = answer.hidden_seconds if answer.served is not Served.DIRECT else 0.0
     return (
         f"    {number}. {tool}: took {answer.execution_seconds:.2f} s, waited {answer.waited_seconds:.2f} s, "
-        f"hidden {hidden:.2f} s ({_HOW[answer.served]})"
+        f"hidden {answer.hidden_seconds:.2f} s ({_HOW[answer.served]})"
     )
 
 

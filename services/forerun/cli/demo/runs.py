@@ -59,8 +59,9 @@ class Answer:
 
     @property
     def hidden_seconds(self) -> float:
-        """Seconds of the execution that the agent did not wait for."""
-        return max(0.0, self.execution_seconds - self.waited_seconds)
+        """Seconds of an execution ahead of its call that the agent did not wait for."""
+        ahead = self.served in (Served.READY, Served.JOINED)
+        return max(0.0, self.execution_seconds - self.waited_seconds) if ahead else 0.0
 
 
 @dataclass(frozen=True, slots=True)
