@@ -5,10 +5,10 @@ happened (stable, documented, safe to branch on), the message says it to a perso
 that changes it, and holds no content of a session), the metadata carries the values. On the wire an error is a gRPC
 status with `google.rpc.ErrorInfo` and, where repeating helps, `google.rpc.RetryInfo`.
 """
-# ruff: noqa: N818  (the names are the canonical gRPC codes, read as conditions)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no stubs are published
+from google.rpc import error_details_pb2, status_pb2
 
 ERROR_DOMAIN: Final = "forerun"
 STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -26,6 +26,7 @@ INTERNAL_MESSAGE: Final = "internal error; the service's log holds the detail un
 
 _MAX_METADATA_VALUE_CHARS: Final = 256
 _NANOS: Final = 1_000_000_000
+_TOO_LARGE: Final = re.compile(r"message larger than max \((\d+) vs\. (\d+)\)")
 
 
 class ErrorReason(StrEnum):
@@ -259,7 +260,8 @@ _CLASS_OF_CODE: Final[Mapping[grpc.StatusCode, type[ForerunError]]] = {
             ResourceExhausted, DeadlineExceeded, Unavailable, Bug,
         )
     },
-    grpc.StatusCode.CANCELLED: Aborted,
+    # A call that was cancelled here raises CancelledError: this status always comes from the other end or the way.
+    grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.OUT_OF_RANGE: InvalidArgument,
     grpc.StatusCode.UNIMPLEMENTED: FailedPrecondition,
     grpc.StatusCode.UNKNOWN: Bug,
@@ -270,8 +272,7 @@ _CLASS_OF_CODE: Final[Mapping[grpc.StatusCode, type[ForerunError]]] = {
 _TRANSPORT_REASON: Final[Mapping[grpc.StatusCode, ErrorReason]] = {
     grpc.StatusCode.UNAVAILABLE: ErrorReason.PEER_UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: ErrorReason.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED: ErrorReason.CALL_CANCELLED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorReason.MESSAGE_TOO_LARGE,
+    grpc.StatusCode.CANCELLED: ErrorReason.CALL_INTERRUPTED,
     grpc.StatusCode.UNIMPLEMENTED: ErrorReason.METHOD_NOT_FOUND,
 }
 
@@ -308,6 +309,15 @@ def from_rpc_status(status: status_pb2.Status) -> ForerunError:
     return kind(reason, status.message, metadata=metadata, retry_after_seconds=retry_after_seconds)
 
 
+def message_too_large(size_bytes: int, limit_bytes: int) -> ResourceExhausted:
+    """The error of a message above its channel's limit. Repeating it cannot help."""
+    return ResourceExhausted(
+        ErrorReason.MESSAGE_TOO_LARGE,
+        f"a message of {size_bytes} bytes is above the limit of {limit_bytes} bytes; send it in chunks or by digest",
+        metadata={"size_bytes": str(size_bytes), "limit_bytes": str(limit_bytes)},
+    )
+
+
 def from_rpc_error(error: grpc.aio.AioRpcError) -> ForerunError:
     """The typed error of a failed call, whichever network it went over."""
     for key, value in error.trailing_metadata() or ():
@@ -316,7 +326,17 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> ForerunError:
                 return from_rpc_status(status_pb2.Status.FromString(value))
             except DecodeError:
                 break  # not one of ours: fall back to code and text
-    return from_rpc_status(status_pb2.Status(code=error.code().value[0], message=error.details() or ""))
+    return _too_large(error) or from_rpc_status(
+        status_pb2.Status(code=error.code().value[0], message=error.details() or "")
+    )
+
+
+def _too_large(error: grpc.aio.AioRpcError) -> ForerunError | None:
+    """The transport's own error about a message's size, with both numbers and what to do about it."""
+    match = _TOO_LARGE.search(error.details() or "") if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else None
+    if match is None:
+        return None
+    return message_too_large(int(match.group(1)), int(match.group(2)))
 
 
 def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> any_pb2.Any:

@@ -2,7 +2,7 @@ import pickle
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no stubs are published
+from google.rpc import error_details_pb2, status_pb2
 
 from forerun.runtime import errors
 from forerun.runtime.errors import (
@@ -74,8 +74,8 @@ def test_long_metadata_values_are_cut() -> None:
     ("code", "kind", "reason"),
     [
         (grpc.StatusCode.UNAVAILABLE, Unavailable, ErrorReason.PEER_UNAVAILABLE),
-        (grpc.StatusCode.CANCELLED, Aborted, ErrorReason.CALL_CANCELLED),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, ResourceExhausted, ErrorReason.MESSAGE_TOO_LARGE),
+        (grpc.StatusCode.CANCELLED, Unavailable, ErrorReason.CALL_INTERRUPTED),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, ResourceExhausted, ErrorReason.UNKNOWN),
         (grpc.StatusCode.UNKNOWN, Bug, ErrorReason.UNKNOWN),
         (grpc.StatusCode.NOT_FOUND, NotFound, ErrorReason.UNKNOWN),
     ],
@@ -118,3 +118,11 @@ def test_errors_survive_pickling_also_of_subclasses() -> None:
         ErrorReason.SEQUENCE_MISMATCH,
         "moved on",
     )
+
+
+def test_the_transports_size_error_names_size_and_limit() -> None:
+    text = "CLIENT: Received message larger than max (5000000 vs. 4194304)"
+    error = from_rpc_error(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
+    assert (type(error), error.reason) == (ResourceExhausted, ErrorReason.MESSAGE_TOO_LARGE)
+    assert error.metadata == {"size_bytes": "5000000", "limit_bytes": "4194304"}
+    assert "chunks" in error.message

@@ -1,0 +1,242 @@
+"""The one table of metrics: name, kind, unit, meaning, labels and buckets of everything a process exposes.
+
+Code refers to the constants, dashboards and alerts to the names; docs/reference/metrics.md is generated from here.
+Counts are counters of numerators and denominators, never ratios. Every label has a closed set of values or a bound,
+beyond which values become `other`; ids never become labels, they are in traces and logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import grpc
+
+from forerun.core.governor import Refusal
+from forerun.core.outcomes import Outcome, Served
+
+OTHER: Final = "other"
+
+LATENCY_BUCKETS_SECONDS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+    600.0,
+)  # fmt: skip
+"""From half a millisecond (our own overhead) to ten minutes (tools and models), so that no quantile hits the edge."""
+
+
+class Kind(StrEnum):
+    """The three kinds of metrics."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label and what it may say.
+
+    Attributes:
+        name: Its name.
+        values: The closed set; empty where values are only known when the process runs.
+        bound: For such labels, how many distinct values a process tells apart before the rest becomes `other`.
+        meaning: What it says, for the reference.
+    """
+
+    name: str
+    meaning: str
+    values: tuple[str, ...] = ()
+    bound: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One metric. Compared by identity, which keeps look-ups on the hot path cheap.
+
+    Attributes:
+        name: As exposed; a counter ends in `_total`.
+        kind: Counter, gauge or histogram.
+        unit: Base unit, or a noun in braces for things that are counted.
+        meaning: One sentence.
+        labels: In the order of exposition.
+        services: Which services expose it.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    services: tuple[str, ...]
+    labels: tuple[Label, ...] = ()
+
+    def series_bound(self) -> int:
+        """The largest number of label combinations one process can expose; a histogram has one more per bucket."""
+        combinations = 1
+        for label in self.labels:
+            combinations *= len(label.values) if label.values else label.bound + 1
+        return combinations
+
+
+def _values(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(str(value) for value in values)
+
+
+TOOL: Final = Label("tool", "name of the tool", bound=50)
+METHOD: Final = Label("method", "full name of the gRPC method", bound=60)
+POOL: Final = Label("pool", "name of the pool", bound=20)
+PROVIDER: Final = Label("provider", "name of the provider", bound=30)
+STREAM: Final = Label("stream", "name of the broker's stream", bound=20)
+CODE: Final = Label("code", "gRPC status", _values(code.name for code in grpc.StatusCode))
+KIND: Final = Label("kind", "what was run ahead", ("tool", "model", "plan", "race"))
+OUTCOME: Final = Label("outcome", "how it ended", _values(Outcome))
+SERVED: Final = Label("served", "how it was answered", _values(s for s in Served if s is not Served.UNSPECIFIED))
+REASON: Final = Label("reason", "why, `launched` if it was launched", ("launched", *_values(Refusal)))
+MODE: Final = Label("mode", "on whose account", ("authoritative", "speculative", "audit"))
+PRIORITY: Final = Label("priority", "class of the work", ("authoritative", "speculative"))
+CURRENCY: Final = Label("currency", "unit of the cost", ("usd", "credits"))
+AUDIT_RESULT: Final = Label("result", "what the second execution gave", ("equal", "diverged", "failed", "skipped"))
+CERTIFIED: Final = Label("result", "the verifier's answer", ("certified", "contract", "taint", "stale", "failed"))
+PROBABILITY: Final = Label("bucket", "predicted probability, by tenths", tuple(f"0.{n}" for n in range(10)))
+CAME_TRUE: Final = Label("result", "what the agent did", ("same", "different"))
+ENGINE: Final = Label("engine", "which predictor", ("rules", "patterns", "sequence", "nearest", "model"))
+DRAFTER: Final = Label("drafter", "where the draft came from", ("session", "history", "call", "model"))
+RESULT: Final = Label("result", "how it went", ("ok", "failed"))
+LIMIT: Final = Label("limit", "which limit", ("memory", "pids", "cpu", "disk", "output", "wall_time"))
+OPERATION: Final = Label(
+    "operation", "what was done", ("fork", "read", "write", "diff", "commit", "discard", "put", "get", "collect")
+)
+SLOT_STATE: Final = Label("state", "busy or configured", ("busy", "total"))
+SITE_STATE: Final = Label("state", "whether the call site speculates", ("on", "off", "cold"))
+BOUND: Final = Label("bound", "which bounded queue dropped", ("notifications", "chunks", "spans", "outbox"))
+
+ALL_SERVICES: Final = ("orchestrator", "predictor", "verifier", "snapshots", "sandbox", "gateway", "operator")
+_ORCHESTRATOR: Final = ("orchestrator",)
+_SANDBOX: Final = ("sandbox",)
+_VERIFIER: Final = ("verifier",)
+_PREDICTOR: Final = ("predictor",)
+_SNAPSHOTS: Final = ("snapshots",)
+_OPERATOR: Final = ("operator",)
+
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+# fmt: off
+# ---------------------------------------------------------------- speculation, derived from ledger lines
+SPECULATIONS = Metric("forerun_speculations_total", _C, "{speculation}",
+    "Speculations that ended, by outcome; ready and joined are hits.", _ORCHESTRATOR, (KIND, TOOL, OUTCOME))
+SPECULATIONS_LAUNCHED = Metric("forerun_speculations_launched_total", _C, "{speculation}",
+    "Speculations that were launched; what has not ended yet is the difference to the outcomes.",
+    _ORCHESTRATOR, (KIND,))
+SPECULATIONS_OPEN = Metric("forerun_speculations_open", _G, "{speculation}",
+    "Speculations that run or wait to be asked for.", _ORCHESTRATOR)
+AUTHORITATIVE_CALLS = Metric("forerun_authoritative_calls_total", _C, "{call}",
+    "Calls that agents asked for and that were answered, by how.", _ORCHESTRATOR, (TOOL, SERVED))
+SPECULABLE_CALLS = Metric("forerun_speculable_calls_total", _C, "{call}",
+    "Authoritative calls that the policy would have allowed to run ahead: the denominator of coverage.", _ORCHESTRATOR,
+    (TOOL,))
+MEMO_HITS = Metric("forerun_memo_hits_total", _C, "{call}",
+    "Calls answered from an earlier identical read of the session.", _ORCHESTRATOR, (TOOL,))
+OUTCOME_UNKNOWN = Metric("forerun_outcome_unknown_total", _C, "{call}",
+    "Calls that may have taken effect and of which no one can know.", _ORCHESTRATOR)
+SAVED_ESTIMATED_SECONDS = Metric("forerun_saved_estimated_seconds_total", _C, "seconds",
+    "Waiting that hits saved, by the ledger's estimate; measured savings come from experiments.",
+    _ORCHESTRATOR, (KIND,))
+WASTED_SECONDS = Metric("forerun_wasted_seconds_total", _C, "seconds",
+    "Execution time of speculations that were not committed.", _ORCHESTRATOR, (KIND,))
+WASTED_COST = Metric("forerun_wasted_cost_total", _C, "{currency}",
+    "Cost of speculations that were not committed.", _ORCHESTRATOR, (CURRENCY,))
+WASTE_CREDITS_EARNED = Metric("forerun_waste_credits_earned_total", _C, "{credit}",
+    "Waste credits that authoritative calls earned.", _ORCHESTRATOR)
+WASTE_CREDITS_SPENT = Metric("forerun_waste_credits_spent_total", _C, "{credit}",
+    "Waste credits that discarded executions spent.", _ORCHESTRATOR)
+GOVERNOR_DECISIONS = Metric("forerun_governor_decisions_total", _C, "{candidate}",
+    "Candidates the governor decided on.", _ORCHESTRATOR, (KIND, REASON))
+CALL_SITES = Metric("forerun_call_sites", _G, "{site}", "Call sites by state.", _ORCHESTRATOR, (SITE_STATE,))
+HARM_STOPS = Metric("forerun_harm_stops_total", _C, "{stop}",
+    "Times that proven harm set speculative capacity to zero.", _ORCHESTRATOR)
+SPECULATION_ENABLED = Metric("forerun_speculation_enabled", _G, "{flag}",
+    "1 while this process may speculate, 0 while it is switched off or stopped for harm.", _ORCHESTRATOR)
+
+# ---------------------------------------------------------------- executions and models
+TOOL_EXECUTIONS = Metric("forerun_tool_executions_total", _C, "{execution}",
+    "Executions of tools; divided by authoritative calls this is the amplification.",
+    ("orchestrator", "verifier"), (MODE,))
+MODEL_REQUESTS = Metric("forerun_model_requests_total", _C, "{request}",
+    "Requests to models.", ("orchestrator", "gateway"), (MODE,))
+PROVIDER_REQUESTS = Metric("forerun_provider_requests_total", _C, "{request}",
+    "Requests to rate-limited or billed providers.", ("sandbox", "gateway"), (PROVIDER, RESULT))
+RATE_LIMITED = Metric("forerun_rate_limited_total", _C, "{request}",
+    "Requests that a provider's rate limit refused or delayed.", ("sandbox", "gateway"), (PROVIDER,))
+DRAFT_TOKENS_PROPOSED = Metric("forerun_draft_tokens_proposed_total", _C, "{token}",
+    "Tokens that drafts proposed to a model.", ("gateway",), (DRAFTER,))
+DRAFT_TOKENS_ACCEPTED = Metric("forerun_draft_tokens_accepted_total", _C, "{token}",
+    "Drafted tokens that the model accepted.", ("gateway",), (DRAFTER,))
+
+# ---------------------------------------------------------------- time
+STEP_SECONDS = Metric("forerun_step_seconds", _H, "seconds",
+    "From the first event of a step to the answer of its last call.", _ORCHESTRATOR)
+CALL_SECONDS = Metric("forerun_call_seconds", _H, "seconds",
+    "From an authoritative call's ask to its answer.", _ORCHESTRATOR, (SERVED,))
+OVERHEAD_SECONDS = Metric("forerun_overhead_seconds", _H, "seconds",
+    "What the platform added to an authoritative call beyond the tool's own time.", _ORCHESTRATOR, (SERVED,))
+QUEUE_WAIT_SECONDS = Metric("forerun_queue_wait_seconds", _H, "seconds",
+    "Waiting for a slot.", ("orchestrator", "sandbox"), (PRIORITY,))
+TOOL_SECONDS = Metric("forerun_tool_seconds", _H, "seconds",
+    "Execution time of tools on a worker.", _SANDBOX, (TOOL,))
+PREDICTION_SECONDS = Metric("forerun_prediction_seconds", _H, "seconds",
+    "Time to make the candidates for one event.", _PREDICTOR)
+SNAPSHOT_SECONDS = Metric("forerun_snapshot_operation_seconds", _H, "seconds",
+    "Time of operations on versioned state.", _SNAPSHOTS, (OPERATION,))
+LOOP_LAG_SECONDS = Metric("forerun_event_loop_lag_seconds", _H, "seconds",
+    "How late the event loop runs a timer; high values mean blocked or overloaded.", ALL_SERVICES)
+
+# ---------------------------------------------------------------- sessions, workers, pools
+SESSIONS_OPEN = Metric("forerun_sessions_open", _G, "{session}", "Sessions that are owned here.", _ORCHESTRATOR)
+SESSIONS = Metric("forerun_sessions_total", _C, "{session}", "Sessions that ended.", _ORCHESTRATOR,
+    (Label("result", "how the session ended", ("finished", "idle", "taken_over", "failed")),))
+SLOTS = Metric("forerun_slots", _G, "{slot}", "Slots of a worker.", _SANDBOX, (PRIORITY, SLOT_STATE))
+PREEMPTIONS = Metric("forerun_preemptions_total", _C, "{execution}",
+    "Speculative executions that were stopped for authoritative work.", _SANDBOX)
+LIMIT_HITS = Metric("forerun_limit_hits_total", _C, "{execution}",
+    "Executions that a limit ended.", _SANDBOX, (LIMIT,))
+ISOLATION = Metric("forerun_isolation_active", _G, "{flag}", "1 at the level of isolation that is active.", _SANDBOX,
+    (Label("level", "the level", ("gvisor", "bubblewrap", "pod", "process")),))
+POOL_SIZE = Metric("forerun_pool_size", _G, "{runner}", "Runners of a pool that are ready.", _OPERATOR, (POOL,))
+POOL_DEMAND = Metric("forerun_pool_demand", _G, "{execution}",
+    "Outstanding work of a pool, work in progress included.", _OPERATOR, (POOL, PRIORITY))
+
+# ---------------------------------------------------------------- prediction, verification, state
+CANDIDATES = Metric("forerun_candidates_total", _C, "{candidate}",
+    "Candidates that were published.", _PREDICTOR, (ENGINE,))
+CALIBRATION = Metric("forerun_calibration_total", _C, "{candidate}",
+    "Candidates whose truth is known, by predicted probability: same / all of a bucket should be near the bucket.",
+    _PREDICTOR, (PROBABILITY, CAME_TRUE))
+CERTIFICATIONS = Metric("forerun_certifications_total", _C, "{speculation}",
+    "Finished speculations that the verifier looked at.", _VERIFIER, (CERTIFIED,))
+AUDITS = Metric("forerun_audits_total", _C, "{audit}",
+    "Committed observations whose action was executed again.", _VERIFIER, (AUDIT_RESULT,))
+SNAPSHOT_OPERATIONS = Metric("forerun_snapshot_operations_total", _C, "{operation}",
+    "Operations on versioned state.", _SNAPSHOTS, (OPERATION, RESULT))
+SNAPSHOT_BYTES = Metric("forerun_snapshot_bytes", _G, "bytes", "Bytes of versioned state on disk.", _SNAPSHOTS)
+
+# ---------------------------------------------------------------- transport
+RPC_CALLS = Metric("forerun_rpc_calls_total", _C, "{call}",
+    "Incoming gRPC calls that ended.", ALL_SERVICES, (METHOD, CODE))
+RPC_SECONDS = Metric("forerun_rpc_seconds", _H, "seconds", "Time of incoming gRPC calls.", ALL_SERVICES, (METHOD,))
+RPC_ACTIVE = Metric("forerun_rpc_active", _G, "{call}", "Incoming gRPC calls that run.", ALL_SERVICES, (METHOD,))
+BUS_CONNECTED = Metric("forerun_bus_connected", _G, "{flag}", "1 while the broker is connected.", ALL_SERVICES)
+BUS_APPENDS = Metric("forerun_bus_appends_total", _C, "{message}", "Durable publishes.", ALL_SERVICES, (RESULT,))
+BUS_APPEND_SECONDS = Metric("forerun_bus_append_seconds", _H, "seconds",
+    "Time of durable publishes until their acknowledgement.", ALL_SERVICES)
+DEAD_LETTERS = Metric("forerun_dead_letters_total", _C, "{message}",
+    "Messages that were set aside because no attempt can process them.", ALL_SERVICES, (STREAM,))
+DROPPED = Metric("forerun_dropped_total", _C, "{item}",
+    "Items that a full bounded queue dropped by design.", ALL_SERVICES, (BOUND,))
+TASK_FAILURES = Metric("forerun_task_failures_total", _C, "{task}",
+    "Background tasks that ended with an unexpected exception.", ALL_SERVICES)
+
+# fmt: on
+
+METRICS: Final = tuple(value for value in tuple(globals().values()) if isinstance(value, Metric))
+"""Every metric, in the order of this table."""

@@ -1,0 +1,172 @@
+"""The network of production: grpc.aio over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from forerun.runtime.auth import CallToken
+from forerun.runtime.errors import ErrorReason, FailedPrecondition
+from forerun.runtime.network import NetworkOptions, Register, ServerHandle
+from forerun.runtime.network_health import HealthServicer
+from forerun.runtime.network_inbound import GuardedServer, Inbound
+from forerun.runtime.network_outbound import OutboundChannel
+
+_Options = list[tuple[str, int | str]]
+
+# Time for handlers that the end of the grace cancelled to clean up and to answer.
+_CUT_SECONDS: Final = 0.5
+
+_HEALTH_SERVICE: Final[str] = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+
+class GrpcNetwork:
+    """Serves and calls over sockets. Used by one event loop; never carried across a fork.
+
+    Connections are not encrypted: addresses are loopback in local mode and inside the cluster's network otherwise,
+    and every call proves its caller with a token.
+
+    Args:
+        inbound: What guards the handlers.
+        token: The credential of outgoing calls.
+        options: Limits and timers, the same for both sides.
+    """
+
+    def __init__(
+        self, inbound: Inbound, *, token: CallToken | None = None, options: NetworkOptions | None = None
+    ) -> None:
+        self._inbound = inbound
+        self._token = token
+        self._options = options or NetworkOptions()
+        self._channels: dict[str, OutboundChannel] = {}
+
+    async def serve(
+        self, name: str, target: str, register: Sequence[Register], *, services: Sequence[str]
+    ) -> ServerHandle:
+        """Listens on `target`; see `Network.serve`."""
+        server = grpc.aio.server(options=server_options(self._options))
+        guarded = GuardedServer(server, self._inbound, max_message_bytes=self._options.max_message_bytes)
+        for add in register:
+            add(guarded)
+        # Probes and people with grpcurl have no token, so these two stand outside of the guard.
+        health = HealthServicer(services)
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        reflection.enable_server_reflection([*services, _HEALTH_SERVICE, reflection.SERVICE_NAME], server)
+        try:
+            port = server.add_insecure_port(target)
+        except RuntimeError as error:
+            raise FailedPrecondition(
+                ErrorReason.SETTING_INVALID,
+                f"{name} cannot listen on {target!r}; set listen_address to host:port of a free port",
+                metadata={"setting": "listen_address"},
+            ) from error
+        await server.start()
+        return _GrpcServerHandle(server, guarded, health, _bound_address(target, port))
+
+    def channel(self, target: str) -> grpc.aio.Channel:
+        """The channel to `target`; see `Network.channel`."""
+        channel = self._channels.get(target)
+        if channel is None:
+            inner = grpc.aio.insecure_channel(target, options=channel_options(self._options))
+            channel = self._channels[target] = OutboundChannel(
+                inner, self._token, max_message_bytes=self._options.max_message_bytes
+            )
+        return channel
+
+    async def close(self) -> None:
+        """Closes all channels; calls that still run on them are cancelled."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+
+class _GrpcServerHandle:
+    """A listening server with its health."""
+
+    def __init__(self, server: grpc.aio.Server, guarded: GuardedServer, health: HealthServicer, address: str) -> None:
+        self._server = server
+        self._guarded = guarded
+        self._health = health
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def set_serving(self, serving: bool) -> None:
+        self._health.set_serving(serving)
+
+    async def stop(self, grace_seconds: float) -> None:
+        self._health.close()
+        # grpc's own end of the grace cuts the calls without a status of ours; so it comes a little later, and until
+        # then the handlers are cancelled, which sends their clients a typed error.
+        stopping = asyncio.ensure_future(self._server.stop(grace_seconds + _CUT_SECONDS))
+        try:
+            await asyncio.wait([stopping], timeout=grace_seconds)
+            self._guarded.interrupt()
+        finally:
+            await stopping
+
+
+def server_options(options: NetworkOptions) -> _Options:
+    """The arguments of a server."""
+    arguments: _Options = [
+        *_shared_options(options),
+        # Two servers on one port would share its connections at random; a taken port has to be an error.
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _milliseconds(options.tolerated_ping_seconds)),
+    ]
+    if options.max_connection_age_seconds is not None:
+        arguments += [
+            ("grpc.max_connection_age_ms", _milliseconds(options.max_connection_age_seconds)),
+            ("grpc.max_connection_age_grace_ms", _milliseconds(options.max_connection_age_grace_seconds)),
+        ]
+    return arguments
+
+
+def channel_options(options: NetworkOptions) -> _Options:
+    """The arguments of a channel."""
+    return [
+        *_shared_options(options),
+        # With a headless service each replica is an address; without this a client keeps to the first one.
+        ("grpc.lb_policy_name", "round_robin"),
+        # A pool of its own per channel: two networks of one process must not share a broken connection.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", _milliseconds(options.reconnect_initial_seconds)),
+        ("grpc.min_reconnect_backoff_ms", _milliseconds(options.reconnect_initial_seconds)),
+        ("grpc.max_reconnect_backoff_ms", _milliseconds(options.reconnect_max_seconds)),
+        ("grpc.dns_min_time_between_resolutions_ms", _milliseconds(options.reconnect_max_seconds)),
+        # One layer retries, and it is not this one: only it knows which calls may be repeated.
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def _shared_options(options: NetworkOptions) -> _Options:
+    return [
+        # Senders of ours check sizes themselves (guard and outbound channel): where core refuses to send, a call ends
+        # as an internal error. A stream of requests that sends too much is refused by the receiver, with both numbers.
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.keepalive_time_ms", _milliseconds(options.keepalive_seconds)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(options.keepalive_timeout_seconds)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Pings of idle session streams must not run out.
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _bound_address(target: str, port: int) -> str:
+    if target.startswith("unix:"):
+        return target
+    return f"{target.rpartition(':')[0]}:{port}"
