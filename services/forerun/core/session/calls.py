@@ -1,0 +1,563 @@
+"""Authoritative calls of one session: in order-safe parallel, from the memo, a speculation, or the tool."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+
+from forerun.core import limits
+from forerun.core.contracts import is_barrier, staleness_seconds
+from forerun.core.freshness import Recorded, fresh
+from forerun.core.ledger import EntryKind, LedgerEntry
+from forerun.core.order import BatchCall, BatchOrder
+from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
+from forerun.core.session.context import Context, as_marks, shared_marks
+from forerun.core.session.effects import Answer, BumpShared, CancelExecution, Execute, ReadShared
+from forerun.core.session.events import CallCancelled, CallFinished, CallIntent, CallsAsked
+from forerun.core.session.memo import Remembered
+from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
+from forerun.core.session.speculation import Committed, Speculations
+
+_TURNS_REMEMBERED = 2
+
+
+class Stage(StrEnum):
+    """Where a call stands."""
+
+    WAITING = "waiting"
+    LOOKING = "looking"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    BACKING_OFF = "backing_off"
+    JOINED = "joined"
+    SETTLING = "settling"
+    DONE = "done"
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One authoritative call."""
+
+    id: CallId
+    asked: AskedCall
+    batch: "Batch"
+    position: int
+    follows: int | None
+    asked_at: float
+    deadline: float
+    stage: Stage = Stage.WAITING
+    execution: str = ""
+    attempts: int = 0
+    retry_at: float = 0.0
+    started_at: float = 0.0
+    private: Recorded = field(default_factory=lambda: Recorded({}))
+    shared: Mapping[str, int] | None = None
+
+    @property
+    def prepared(self) -> PreparedCall:
+        """The prepared call; only of calls that were not refused."""
+        assert isinstance(self.asked.prepared, PreparedCall)
+        return self.asked.prepared
+
+
+@dataclass(slots=True)
+class Batch:
+    """The calls of one message that run together."""
+
+    order: BatchOrder
+    calls: list[Call] = field(default_factory=list)
+    advancing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A call that was answered, kept for a client that asks again."""
+
+    tool: str
+    arguments: bytes
+    answer: CallAnswer
+
+
+class Calls:
+    """All authoritative calls of a session."""
+
+    def __init__(self, context: Context, speculations: Speculations) -> None:
+        self._c = context
+        self._speculations = speculations
+        self._open: dict[CallId, Call] = {}
+        self._executions: dict[str, Call] = {}
+        self._abandoned: dict[str, PreparedCall] = {}
+        self._closed: dict[CallId, Closed] = {}
+        self.last_turn = 0
+
+    @property
+    def running(self) -> bool:
+        """Some call is not answered yet."""
+        return bool(self._open)
+
+    # ------------------------------------------------------------ intake
+
+    def ask(self, turn: int, asked: tuple[AskedCall, ...], timeout_seconds: float | None) -> None:
+        """Takes the calls of one message; calls that were sent before are answered from what is known."""
+        new = [one for one in asked if not self._sent_before(turn, one)]
+        if turn > self.last_turn:
+            self.last_turn = turn
+            self._speculations.next_turn(turn)
+            self._closed = {key: one for key, one in self._closed.items() if turn - key[0] < _TURNS_REMEMBERED}
+            self._c.append(CallsAsked(turn, asked))
+        if not new:
+            return
+        batch = Batch(BatchOrder())
+        for position, one in enumerate(new):
+            self._place(batch, position, turn, one, timeout_seconds)
+        self._advance(batch)
+
+    def _place(self, batch: Batch, position: int, turn: int, asked: AskedCall, timeout_seconds: float | None) -> None:
+        seconds = limits.DEADLINE_DEFAULT_SECONDS
+        ordered = BatchCall()
+        if isinstance(asked.prepared, PreparedCall):
+            prepared = asked.prepared
+            seconds = prepared.contract.timeout_seconds
+            self._c.purse.earn()
+            self._c.trusted.add_value(prepared.value)
+            ordered = BatchCall(
+                reads=_scoped(prepared.private.reads, prepared.shared.reads),
+                writes=_scoped(prepared.private.writes, prepared.shared.writes),
+                barrier=is_barrier(prepared.contract),
+                same=prepared.identity if prepared.shareable else None,
+            )
+        if timeout_seconds is not None:
+            seconds = timeout_seconds
+        batch.order.add(ordered)
+        call = Call(
+            id=(turn, asked.index),
+            asked=asked,
+            batch=batch,
+            position=position,
+            follows=batch.order.same_as(position),
+            asked_at=self._c.now,
+            deadline=self._c.now + min(seconds, limits.DEADLINE_MAX_SECONDS),
+        )
+        batch.calls.append(call)
+        self._open[call.id] = call
+
+    def _sent_before(self, turn: int, asked: AskedCall) -> bool:
+        """Answers a call that is known already: from its stored answer, or as a conflict. True where it was known."""
+        key = (turn, asked.index)
+        known = self._closed.get(key)
+        running = self._open.get(key)
+        if known is not None:
+            same = (known.tool, known.arguments) == (asked.tool, asked.arguments)
+        elif running is not None:
+            same = (running.asked.tool, running.asked.arguments) == (asked.tool, asked.arguments)
+        else:
+            return False
+        if not same:
+            self._c.emit(Answer(_refused(key, asked, _CONFLICT)))
+        elif known is not None:
+            self._c.emit(Answer(known.answer))
+        return True
+
+    def restore(self, last_turn: int, closed: Mapping[CallId, Closed], unknown: Mapping[CallId, AskedCall]) -> None:
+        """Goes on where another owner stopped.
+
+        Args:
+            last_turn: Highest turn of the journal.
+            closed: Calls that were answered.
+            unknown: Calls that may not be repeated, were about to start, and of which no end is known.
+        """
+        self.last_turn = last_turn
+        self._closed = dict(closed)
+        for key, asked in unknown.items():
+            answer = CallAnswer(
+                call=key,
+                tool=asked.tool,
+                status=CallStatus.OUTCOME_UNKNOWN,
+                result=None,
+                failure=_INTERRUPTED,
+                served=Served.DIRECT,
+                provider_call_id=asked.provider_call_id,
+            )
+            self._closed[key] = Closed(asked.tool, asked.arguments, answer)
+            self._c.append(CallFinished(answer))
+            if isinstance(asked.prepared, PreparedCall):
+                self._bump(asked.prepared)
+            self._c.record(
+                LedgerEntry(
+                    kind=EntryKind.CALL,
+                    tool=asked.tool,
+                    served=Served.DIRECT,
+                    status=CallStatus.OUTCOME_UNKNOWN,
+                    reason=_INTERRUPTED.reason,
+                    call=key,
+                    executions=1,
+                )
+            )
+
+    # ------------------------------------------------------------ the way of a call
+
+    def _advance(self, batch: Batch) -> None:
+        """Starts what may start. A loop, not a recursion: hundreds of calls may end at once, from the memo."""
+        if batch.advancing:
+            return
+        batch.advancing = True
+        while ready := batch.order.ready():
+            for position in ready:
+                self._start(batch.calls[position])
+        batch.advancing = False
+
+    def _start(self, call: Call) -> None:
+        if isinstance(call.asked.prepared, Failure):
+            self._end(call, CallStatus.REJECTED, None, call.asked.prepared, Served.UNSPECIFIED)
+            return
+        if self._c.mode is not Mode.EXACT:
+            self._direct(call)
+            return
+        call.stage = Stage.LOOKING
+        entry = self._c.memo.get(call.prepared.identity) if call.prepared.rememberable else None
+        if entry is None:
+            self._from_speculation(call)
+            return
+        age = self._c.now - entry.started_at
+        if not fresh(entry.private, self._c.generations, age, staleness_seconds(call.prepared.contract)).fresh:
+            self._c.memo.drop(call.prepared.identity)
+            self._from_speculation(call)
+        elif entry.shared:
+            then = partial(self._from_shared_memo, call, entry)
+            self._c.emit(ReadShared(tuple(entry.shared), self._c.token(then)))
+        else:
+            self._end(call, CallStatus.OK, entry.result, None, Served.MEMO)
+
+    def _from_shared_memo(self, call: Call, entry: Remembered, answer: object) -> None:
+        if call.stage is not Stage.LOOKING:
+            return
+        marks = as_marks(answer)
+        if marks is not None and all(marks.get(mark, 0) == value for mark, value in entry.shared.items()):
+            self._end(call, CallStatus.OK, entry.result, None, Served.MEMO)
+        else:
+            self._c.memo.drop(call.prepared.identity)
+            self._from_speculation(call)
+
+    def _from_speculation(self, call: Call) -> None:
+        call.started_at = self._c.now
+        call.stage = Stage.JOINED
+        remaining = max(0.0, call.deadline - self._c.now)
+        if not self._speculations.take(call.prepared, call.id, remaining, partial(self._taken, call)):
+            self._direct(call)
+
+    def _taken(self, call: Call, committed: Committed | None) -> None:
+        if call.stage is not Stage.JOINED:
+            return
+        if committed is None:
+            self._direct(call)
+            return
+        call.private, call.shared, call.started_at = committed.private, committed.shared, committed.started_at
+        self._bump(call.prepared)
+        self._remember(call, committed.result)
+        served = Served.READY if committed.outcome is Outcome.READY else Served.JOINED
+        self._end(call, CallStatus.OK, committed.result, None, served)
+
+    def _direct(self, call: Call) -> None:
+        call.stage = Stage.PREPARING
+        if call.prepared.repeatable:
+            self._announce(call, True)
+        else:
+            self._c.append(CallIntent(call.id, call.prepared.digest), partial(self._announce, call))
+
+    def _announce(self, call: Call, answer: object) -> None:
+        """The intent is stored, or not needed; now the write is counted before it starts."""
+        if call.stage is not Stage.PREPARING:
+            return
+        if answer is not True:
+            self._end(call, CallStatus.UNAVAILABLE, None, _NO_JOURNAL, Served.UNSPECIFIED)
+            return
+        prepared = call.prepared
+        if prepared.shared.writes:
+            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(partial(self._look_at_shared, call))))
+        else:
+            self._look_at_shared(call, True)
+
+    def _look_at_shared(self, call: Call, answer: object) -> None:
+        if call.stage is not Stage.PREPARING:
+            return
+        if answer is not True:
+            self._end(call, CallStatus.UNAVAILABLE, None, _NO_GENERATIONS, Served.UNSPECIFIED)
+            return
+        marks = shared_marks(call.prepared)
+        if marks and call.prepared.rememberable and self._c.mode is Mode.EXACT:
+            self._c.emit(ReadShared(marks, self._c.token(partial(self._execute_with, call))))
+        else:
+            call.shared = {} if not marks else None
+            self._execute(call)
+
+    def _execute_with(self, call: Call, answer: object) -> None:
+        if call.stage is Stage.PREPARING:
+            call.shared = as_marks(answer)
+            self._execute(call)
+
+    def _execute(self, call: Call) -> None:
+        prepared = call.prepared
+        if prepared.private.writes:
+            self._c.generations.bump(prepared.private.writes)
+            self._speculations.written()
+        call.private = self._c.private_now(prepared)
+        call.stage = Stage.RUNNING
+        call.attempts += 1
+        call.started_at = self._c.now
+        call.execution = self._c.execution_id()
+        self._executions[call.execution] = call
+        self._c.emit(
+            Execute(
+                execution=call.execution,
+                prepared=prepared,
+                speculative=False,
+                timeout_seconds=max(0.001, call.deadline - self._c.now),
+                fork=call.execution if prepared.forks else "",
+                merge_on_success=prepared.forks,
+                idempotency_key=f"{self._c.facts.session}/{call.id[0]}/{call.id[1]}",
+            )
+        )
+
+    # ------------------------------------------------------------ the end of an execution
+
+    def finished(self, execution: str, result: ExecutionResult) -> bool:
+        """Takes the end of an execution; False where it is none of ours."""
+        abandoned = self._abandoned.pop(execution, None)
+        if abandoned is not None:
+            self._bump(abandoned)
+            return True
+        call = self._executions.pop(execution, None)
+        if call is None:
+            return False
+        if call.stage is not Stage.RUNNING:
+            return True
+        if self._may_retry(call, result):
+            call.stage = Stage.BACKING_OFF
+            wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (call.attempts - 1)
+            asked = result.failure.retry_after_seconds if result.failure else None
+            call.retry_at = self._c.now + min(max(wait, asked or 0.0), limits.RETRY_BACKOFF_MAX_SECONDS)
+            return True
+        self._c.learn(call.prepared, result)
+        status = result.status
+        lost = status in (CallStatus.TIMEOUT, CallStatus.CANCELLED, CallStatus.UNAVAILABLE)
+        if lost and not call.prepared.repeatable and not result.not_started:
+            status = CallStatus.OUTCOME_UNKNOWN
+        self._settle(call, status, result, result.failure)
+        return True
+
+    def _may_retry(self, call: Call, result: ExecutionResult) -> bool:
+        """Whether to try again: never what may have taken effect, a tool that is away a few times.
+
+        Where the platform itself is the obstacle (a worker restarts), it tries until the call's deadline.
+        """
+        if result.status is not CallStatus.UNAVAILABLE or not (call.prepared.repeatable or result.not_started):
+            return False
+        ours = result.failure is not None and result.failure.reason in _OURS
+        if not ours and call.attempts >= limits.CALL_ATTEMPTS:
+            return False
+        return self._c.now + limits.RETRY_BACKOFF_INITIAL_SECONDS < call.deadline
+
+    def _settle(self, call: Call, status: CallStatus, result: ExecutionResult | None, failure: Failure | None) -> None:
+        """Counts the end of a write, also of a failed one, and stores the outcome of what may not be repeated."""
+        call.stage = Stage.SETTLING
+        prepared = call.prepared
+        self._bump(prepared)
+        if status is CallStatus.OK and result is not None:
+            self._remember(call, result)
+        if prepared.repeatable:
+            self._end(call, status, result, failure, Served.DIRECT)
+            return
+        answer = self._answer(call, status, result, failure, Served.DIRECT)
+        self._c.append(CallFinished(answer), partial(self._stored, call, answer))
+
+    def _stored(self, call: Call, answer: CallAnswer, _acknowledged: object) -> None:
+        """The outcome is stored, or owed: the tool has answered, so the agent gets the answer either way."""
+        if call.stage is Stage.SETTLING:
+            self._close(call, answer, journal=False)
+
+    def _bump(self, prepared: PreparedCall) -> None:
+        if prepared.private.writes:
+            self._c.generations.bump(prepared.private.writes)
+            self._speculations.written()
+        if prepared.shared.writes:
+            self._c.emit(BumpShared(prepared.shared.writes))
+
+    def _remember(self, call: Call, result: ExecutionResult) -> None:
+        if not call.prepared.rememberable or result.tool_error or call.shared is None:
+            return
+        entry = Remembered(result, call.private, call.shared, call.started_at)
+        self._c.memo.put(call.prepared.identity, entry)
+
+    def _end(
+        self,
+        call: Call,
+        status: CallStatus,
+        result: ExecutionResult | None,
+        failure: Failure | None,
+        served: Served,
+    ) -> None:
+        self._close(call, self._answer(call, status, result, failure, served), journal=True)
+
+    def _answer(
+        self,
+        call: Call,
+        status: CallStatus,
+        result: ExecutionResult | None,
+        failure: Failure | None,
+        served: Served,
+    ) -> CallAnswer:
+        return CallAnswer(
+            call=call.id,
+            tool=call.asked.tool,
+            status=status,
+            result=result,
+            failure=failure,
+            served=served,
+            provider_call_id=call.asked.provider_call_id,
+            waited_seconds=self._c.now - call.asked_at,
+        )
+
+    def _close(self, call: Call, answer: CallAnswer, *, journal: bool) -> None:
+        if call.stage is Stage.DONE:
+            return
+        call.stage = Stage.DONE
+        del self._open[call.id]
+        self._closed[call.id] = Closed(call.asked.tool, call.asked.arguments, answer)
+        self._c.emit(Answer(answer))
+        if journal:
+            self._c.append(CallFinished(answer))
+        self._c.record(self._entry(call, answer))
+        self._release(call, answer)
+
+    def _release(self, call: Call, answer: CallAnswer) -> None:
+        """Goes on with the message: calls that share the outcome, and calls that waited for it."""
+        batch = call.batch
+        sharing = [one for one in batch.calls if one.follows == call.position and one.stage is Stage.WAITING]
+        if sharing and answer.status is CallStatus.CANCELLED:
+            # Only this call was taken back. One of those that shared its outcome runs in its place in the order.
+            heir = sharing[0]
+            batch.calls[call.position] = heir
+            heir.position, heir.follows = call.position, None
+            self._start(heir)
+            return
+        batch.order.finished(call.position)
+        for other in sharing:
+            served = Served.SHARED if answer.status is CallStatus.OK else answer.served
+            self._end(other, answer.status, answer.result, answer.failure, served)
+        self._advance(batch)
+
+    def _entry(self, call: Call, answer: CallAnswer) -> LedgerEntry:
+        prepared = call.asked.prepared if isinstance(call.asked.prepared, PreparedCall) else None
+        return LedgerEntry(
+            kind=EntryKind.CALL,
+            tool=call.asked.tool,
+            identity=prepared.digest if prepared else "",
+            served=answer.served,
+            status=answer.status,
+            reason=answer.failure.reason if answer.failure else "",
+            seconds=answer.result.seconds if answer.result else 0.0,
+            cost_money=prepared.contract.cost_money * call.attempts if prepared else 0.0,
+            call=call.id,
+            digest=answer.result.digest if answer.result else "",
+            speculable=prepared is not None and prepared.speculable,
+            executions=call.attempts,
+        )
+
+    # ------------------------------------------------------------ time and cancellation
+
+    def cancel(self, key: CallId) -> None:
+        """Takes a call back. A call that is done or unknown stays as it is."""
+        call = self._open.get(key)
+        if call is None or call.stage is Stage.SETTLING:
+            return
+        self._c.append(CallCancelled(key))
+        self._abort(call, CallStatus.CANCELLED, _CANCELLED)
+
+    def cancel_all(self, failure: Failure) -> None:
+        """Takes back everything that is open."""
+        for call in list(self._open.values()):
+            if call.stage is not Stage.SETTLING:
+                self._abort(call, CallStatus.CANCELLED, failure)
+
+    def release_all(self) -> None:
+        """Another owner goes on with the open calls: what it may repeat is stopped here, the rest is left alone."""
+        for execution, call in self._executions.items():
+            if call.prepared.repeatable:
+                self._c.emit(CancelExecution(execution))
+        self._executions.clear()
+        self._open.clear()
+
+    def tick(self) -> None:
+        """Ends calls whose deadline has passed and starts retries that are due."""
+        for call in list(self._open.values()):
+            if call.stage in (Stage.DONE, Stage.SETTLING):
+                continue
+            if self._c.now >= call.deadline:
+                self._abort(call, CallStatus.TIMEOUT, _TIMED_OUT)
+            elif call.stage is Stage.BACKING_OFF and self._c.now >= call.retry_at:
+                self._execute(call)
+
+    def next_time(self) -> float | None:
+        """When `tick` has something to do."""
+        times = [
+            min(call.deadline, call.retry_at) if call.stage is Stage.BACKING_OFF else call.deadline
+            for call in self._open.values()
+        ]
+        return min(times, default=None)
+
+    def _abort(self, call: Call, status: CallStatus, failure: Failure) -> None:
+        if call.stage is Stage.RUNNING:
+            self._executions.pop(call.execution, None)
+            # It may still change something until it has really stopped: its write is counted then, once more.
+            self._abandoned[call.execution] = call.prepared
+            self._c.emit(CancelExecution(call.execution))
+            if not call.prepared.repeatable:
+                self._settle(call, CallStatus.OUTCOME_UNKNOWN, None, failure)
+                return
+            self._bump(call.prepared)
+        elif call.stage is Stage.JOINED:
+            self._speculations.leave(call.id)
+        self._end(call, status, None, failure, Served.UNSPECIFIED if not call.attempts else Served.DIRECT)
+
+
+def _scoped(private: tuple[str, ...], shared: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys for the order of one message. Scopes do not matter there: in doubt, two calls are in conflict."""
+    return tuple(dict.fromkeys(private + shared))
+
+
+def _refused(key: CallId, asked: AskedCall, failure: Failure) -> CallAnswer:
+    return CallAnswer(
+        call=key,
+        tool=asked.tool,
+        status=CallStatus.REJECTED,
+        result=None,
+        failure=failure,
+        served=Served.UNSPECIFIED,
+        provider_call_id=asked.provider_call_id,
+    )
+
+
+_OURS = frozenset({"PEER_UNAVAILABLE", "CALL_INTERRUPTED", "SHUTTING_DOWN", "NO_FREE_SLOT", "QUEUE_FULL"})
+"""Reasons of failures that are the platform's own and pass by themselves."""
+
+_CONFLICT = Failure(
+    "CALL_KEY_CONFLICT",
+    "this (turn, index) was sent before with another tool or other arguments; nothing was executed. "
+    "Use a new turn for a new message",
+)
+_NO_JOURNAL = Failure(
+    "BROKER_UNAVAILABLE",
+    "the intent of a call that may not be repeated could not be stored, so it was not started; ask again",
+    retry_after_seconds=1.0,
+)
+_NO_GENERATIONS = Failure(
+    "BROKER_UNAVAILABLE",
+    "the write could not be announced to other sessions, so it was not started; ask again",
+    retry_after_seconds=1.0,
+)
+_TIMED_OUT = Failure("TOOL_TIMEOUT", "the call's deadline passed; the tool was told to stop")
+_CANCELLED = Failure("CALL_CANCELLED", "the caller took the call back; the tool was told to stop")
+_INTERRUPTED = Failure(
+    "OUTCOME_UNKNOWN",
+    "the call was started, its owner was lost, and it may not be repeated; look at the tool before asking again",
+)

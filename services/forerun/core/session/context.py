@@ -1,0 +1,115 @@
+"""What the parts of the session machine share: effects under way, generations, budget, memory of the session."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from forerun.core.freshness import Generations, Recorded, dependencies, recorded
+from forerun.core.governor import Purse, Sites
+from forerun.core.ledger import LedgerEntry, Totals
+from forerun.core.outcomes import Mode
+from forerun.core.session.effects import Append, Effect, Record
+from forerun.core.session.events import JournalEvent
+from forerun.core.session.memo import Memo
+from forerun.core.session.model import ExecutionResult, PreparedCall, SessionFacts, SessionPolicy
+from forerun.core.taint import TrustedText
+
+Continuation = Callable[[object], None]
+
+_SMOOTHING = 0.3
+
+
+@dataclass(slots=True)
+class Timing:
+    """Smoothed durations, for what a prediction may hide. Seconds."""
+
+    model: float | None = None
+    tools: dict[str, float] = field(default_factory=dict)
+
+    def model_step(self, seconds: float) -> None:
+        """Learns from one model step."""
+        self.model = seconds if self.model is None else self.model + _SMOOTHING * (seconds - self.model)
+
+    def execution(self, tool: str, seconds: float) -> None:
+        """Learns from one execution."""
+        known = self.tools.get(tool)
+        self.tools[tool] = seconds if known is None else known + _SMOOTHING * (seconds - known)
+
+
+@dataclass(slots=True)
+class Context:
+    """State of one session under one owner.
+
+    Attributes:
+        facts: What does not change.
+        policy: The policy in force.
+        mode: The mode in force.
+        sites: Call sites of (tenant, agent), shared by its sessions on this replica.
+        number: Number of the last journal event.
+        now: Time of the input that is handled, in the runner's monotonic seconds.
+    """
+
+    facts: SessionFacts
+    policy: SessionPolicy
+    mode: Mode
+    sites: Sites
+    number: int = 0
+    now: float = 0.0
+    effects: list[Effect] = field(default_factory=list)
+    generations: Generations = field(default_factory=Generations)
+    memo: Memo = field(default_factory=Memo)
+    trusted: TrustedText = field(default_factory=TrustedText)
+    timing: Timing = field(default_factory=Timing)
+    totals: Totals = field(default_factory=Totals)
+    purse: Purse = field(init=False)
+    waiting: dict[int, Continuation] = field(default_factory=dict)
+    last_token: int = 0
+    last_execution: int = 0
+
+    def __post_init__(self) -> None:
+        """Fills the purse and the constants that may go anywhere."""
+        self.purse = Purse(self.policy.limits)
+        for value in self.policy.trusted_values:
+            self.trusted.add(value)
+
+    def emit(self, effect: Effect) -> None:
+        """Wants something done."""
+        self.effects.append(effect)
+
+    def token(self, then: Continuation) -> int:
+        """A token whose answer continues with `then`."""
+        self.last_token += 1
+        self.waiting[self.last_token] = then
+        return self.last_token
+
+    def execution_id(self) -> str:
+        """A new execution's id; epochs make it unique over owners."""
+        self.last_execution += 1
+        return f"{self.facts.session}.{self.facts.epoch}.{self.last_execution}"
+
+    def append(self, event: JournalEvent, then: Continuation | None = None) -> None:
+        """Writes to the journal; with `then`, goes on when it is acknowledged."""
+        self.number += 1
+        self.emit(Append(self.number, event, None if then is None else self.token(then)))
+
+    def record(self, entry: LedgerEntry, *, publish: bool = True, prepared: PreparedCall | None = None) -> None:
+        """Counts an entry and writes it to the ledger."""
+        self.totals.add(entry)
+        self.emit(Record(entry, publish, prepared))
+
+    def private_now(self, prepared: PreparedCall) -> Recorded:
+        """Generations of the session's resources that a call depends on."""
+        return recorded(self.generations, prepared.private.depends)
+
+    def learn(self, prepared: PreparedCall, result: ExecutionResult) -> None:
+        """Takes the duration of an execution."""
+        self.timing.execution(prepared.tool, result.seconds)
+
+
+def shared_marks(prepared: PreparedCall) -> tuple[str, ...]:
+    """Marks of shared resources that a call depends on."""
+    return dependencies(prepared.shared.depends)
+
+
+def as_marks(answer: object) -> Mapping[str, int] | None:
+    """The answer to ReadShared."""
+    return answer if isinstance(answer, Mapping) else None

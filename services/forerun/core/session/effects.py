@@ -1,0 +1,149 @@
+"""What the machine wants done. Effects with a token are answered through `SessionMachine.resume`."""
+
+from dataclasses import dataclass
+
+from forerun.core.ledger import LedgerEntry
+from forerun.core.session.events import JournalEvent
+from forerun.core.session.model import CallAnswer, ExecutionResult, PreparedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write an event to the journal, in the order of the effects.
+
+    With a token: answer True when it is acknowledged, False when it was certainly not stored or nobody knows.
+    """
+
+    number: int
+    event: JournalEvent
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run an action. Its end comes through `SessionMachine.execution_finished`.
+
+    Attributes:
+        execution: Id of the execution.
+        prepared: What to run.
+        speculative: At the lowest priority, only into a free slot.
+        timeout_seconds: When the tool has failed.
+        fork: Run in a fork of this id; empty: no fork.
+        merge_on_success: Merge the fork at the end.
+        idempotency_key: Stable over retries of one logical call.
+    """
+
+    execution: str
+    prepared: PreparedCall
+    speculative: bool
+    timeout_seconds: float
+    fork: str
+    merge_on_success: bool
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Make a running speculation authoritative. Nothing is answered: if it is too late, its end is under way."""
+
+    execution: str
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelExecution:
+    """Stop an execution, down to the tool. Its end still comes."""
+
+    execution: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeFork:
+    """Merge a fork into the workspace. Answer True when merged, False when it was refused or failed."""
+
+    fork: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropFork:
+    """Drop a fork."""
+
+    fork: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadShared:
+    """Read generations of shared resources. Answer a mapping, or None where they cannot be read."""
+
+    marks: tuple[str, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class BumpShared:
+    """Count a write of shared resources. Answer True when it is stored; without a token it is owed until it is."""
+
+    keys: tuple[str, ...]
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Certify:
+    """Have a finished speculation certified. Answer a `Certificate`."""
+
+    speculation: str
+    prepared: PreparedCall
+    result: ExecutionResult
+    policy_version: str
+    recorded: tuple[tuple[str, int], ...]
+    current: tuple[tuple[str, int], ...]
+    age_seconds: float
+    tainted_paths: tuple[str, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The verifier's verdict, or why there is none."""
+
+    certified: bool
+    reason: str = ""
+    reachable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Give the agent its answer."""
+
+    answer: CallAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write a ledger entry.
+
+    Attributes:
+        entry: The entry.
+        publish: False for decisions that are only counted: they follow from the rule and would flood the ledger.
+        prepared: For an audited hit: what ran.
+    """
+
+    entry: LedgerEntry
+    publish: bool = True
+    prepared: PreparedCall | None = None
+
+
+Effect = (
+    Append
+    | Execute
+    | Promote
+    | CancelExecution
+    | MergeFork
+    | DropFork
+    | ReadShared
+    | BumpShared
+    | Certify
+    | Answer
+    | Record
+)

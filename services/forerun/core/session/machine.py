@@ -1,0 +1,240 @@
+"""The session machine: inputs in, effects out. See the package's docstring."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from forerun.core.governor import Sites
+from forerun.core.ledger import Totals
+from forerun.core.outcomes import Mode
+from forerun.core.session.calls import Calls, Closed
+from forerun.core.session.context import Context
+from forerun.core.session.effects import Append, Effect
+from forerun.core.session.events import (
+    AssistantMessage,
+    ModelStarted,
+    SessionClosed,
+    SessionOpened,
+    TaskOutcome,
+    UserTurn,
+)
+from forerun.core.session.model import (
+    AskedCall,
+    CallId,
+    ExecutionResult,
+    Failure,
+    Proposal,
+    SessionFacts,
+    SessionPolicy,
+)
+from forerun.core.session.speculation import Speculations
+
+
+class SessionMachine:
+    """One session under one owner. Every method gives the effects to perform, in order.
+
+    Times are monotonic seconds of whoever runs it. The machine never waits: `next_time` says when `tick` is due.
+    """
+
+    def __init__(self, facts: SessionFacts, policy: SessionPolicy, sites: Sites | None = None) -> None:
+        self._c = Context(facts, policy, facts.mode, sites or Sites())
+        self._speculations = Speculations(self._c)
+        self._calls = Calls(self._c, self._speculations)
+        self._model_started_at: float | None = None
+        self._asked_number = 0
+        self._closed = False
+
+    @property
+    def totals(self) -> Totals:
+        """Counts of this session under this owner."""
+        return self._c.totals
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in force."""
+        return self._c.mode
+
+    @property
+    def last_turn(self) -> int:
+        """Highest turn so far."""
+        return self._calls.last_turn
+
+    @property
+    def running(self) -> bool:
+        """Some authoritative call is not answered yet."""
+        return self._calls.running
+
+    @property
+    def speculating(self) -> int:
+        """Open speculations."""
+        return len(self._speculations)
+
+    # ------------------------------------------------------------ inputs of the agent
+
+    def open(self, event: SessionOpened, now: float) -> list[Effect]:
+        """The session begins."""
+        self._c.now = now
+        self._c.append(event)
+        return self._drain()
+
+    def restore(
+        self,
+        event: SessionOpened,
+        *,
+        number: int,
+        last_turn: int,
+        closed: Mapping[CallId, Closed],
+        unknown: Mapping[CallId, AskedCall],
+        user_texts: Iterable[str],
+        now: float,
+    ) -> list[Effect]:
+        """The session goes on under a new owner, from what the journal says.
+
+        Args:
+            event: The take-over, for the journal.
+            number: Number of the journal's last event.
+            last_turn: See `Calls.restore`.
+            closed: See `Calls.restore`.
+            unknown: See `Calls.restore`.
+            user_texts: What the user said so far.
+            now: The time.
+        """
+        self._c.now = now
+        self._c.number = number
+        for text in user_texts:
+            self._c.trusted.add(text)
+        self._c.append(event)
+        self._calls.restore(last_turn, closed, unknown)
+        return self._drain()
+
+    def user_turn(self, text: str, now: float) -> list[Effect]:
+        """The user said something."""
+        self._c.now = now
+        self._c.trusted.add(text)
+        self._c.append(UserTurn(text))
+        return self._drain()
+
+    def model_started(self, turn: int, now: float) -> list[Effect]:
+        """A model request was started: until its message is complete there is time to hide something."""
+        self._c.now = now
+        self._model_started_at = now
+        self._c.append(ModelStarted(turn))
+        return self._drain()
+
+    def assistant_message(self, turn: int, text: str, now: float) -> list[Effect]:
+        """The model's message is complete, without its calls."""
+        self._c.now = now
+        self._model_ended()
+        self._c.append(AssistantMessage(turn, text))
+        return self._drain()
+
+    def task_outcome(self, reward: float, label: str, now: float) -> list[Effect]:
+        """The agent reports how its task ended."""
+        self._c.now = now
+        self._c.append(TaskOutcome(reward, label))
+        return self._drain()
+
+    def asked(
+        self, turn: int, calls: Sequence[AskedCall], now: float, *, timeout_seconds: float | None = None
+    ) -> list[Effect]:
+        """The agent asks for the calls of one message."""
+        self._c.now = now
+        self._model_ended()
+        self._asked_number = self._c.number + 1
+        self._calls.ask(turn, tuple(calls), timeout_seconds)
+        return self._drain()
+
+    def cancel(self, call: CallId, now: float) -> list[Effect]:
+        """The agent takes a call back."""
+        self._c.now = now
+        self._calls.cancel(call)
+        return self._drain()
+
+    # ------------------------------------------------------------ inputs of the platform
+
+    def candidates(
+        self, proposals: Iterable[Proposal], *, based_on: int, expected_model_seconds: float | None, now: float
+    ) -> list[Effect]:
+        """The predictor's candidates for the next message. Ones that are based on an older message are too late."""
+        self._c.now = now
+        if self._c.mode is Mode.OFF or self._closed or based_on < self._asked_number:
+            return self._drain()
+        expected = self._c.timing.model if expected_model_seconds is None else expected_model_seconds
+        hidden = None
+        if expected is not None:
+            elapsed = 0.0 if self._model_started_at is None else now - self._model_started_at
+            hidden = max(0.0, expected - elapsed)
+        self._speculations.propose(proposals, hidden)
+        return self._drain()
+
+    def execution_finished(self, execution: str, result: ExecutionResult, now: float) -> list[Effect]:
+        """An execution has ended. Ends of executions that nobody waits for any more are ignored."""
+        self._c.now = now
+        if not self._calls.finished(execution, result):
+            self._speculations.finished(execution, result)
+        return self._drain()
+
+    def resume(self, token: int, answer: object, now: float) -> list[Effect]:
+        """Gives the answer to an effect with a token. Each token is answered once; others are ignored."""
+        self._c.now = now
+        then = self._c.waiting.pop(token, None)
+        if then is not None:
+            then(answer)
+        return self._drain()
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed."""
+        self._c.now = now
+        self._calls.tick()
+        self._speculations.expire()
+        return self._drain()
+
+    def next_time(self) -> float | None:
+        """When `tick` has something to do, or None."""
+        times = [time for time in (self._calls.next_time(), self._speculations.next_expiry()) if time is not None]
+        return min(times, default=None)
+
+    def set_mode(self, mode: Mode, reason: str, now: float) -> list[Effect]:
+        """Lowers or restores the mode, for example by the kill switch."""
+        self._c.now = now
+        if mode is not self._c.mode:
+            self._c.mode = mode
+            if mode is not Mode.EXACT:
+                self._speculations.stop(reason, ended=False)
+                self._c.memo.clear()
+        return self._drain()
+
+    def set_policy(self, policy: SessionPolicy, now: float) -> list[Effect]:
+        """Another version of the policy is in force: nothing of the old one is committed any more."""
+        self._c.now = now
+        if policy.version != self._c.policy.version:
+            self._speculations.stop("the policy changed", ended=False)
+            self._c.memo.clear()
+            self._c.policy = policy
+            self._c.purse.limits = policy.limits
+        return self._drain()
+
+    def close(self, reason: str, now: float) -> list[Effect]:
+        """The session ends: open calls are cancelled, speculations are closed. May be repeated."""
+        self._c.now = now
+        if not self._closed:
+            self._closed = True
+            self._calls.cancel_all(Failure("SESSION_ENDED", "the session has ended"))
+            self._speculations.stop(reason, ended=True)
+            self._c.append(SessionClosed(reason))
+        return self._drain()
+
+    def lose(self, reason: str, now: float) -> list[Effect]:
+        """Another owner took over: speculations are lost, calls are the new owner's, nothing is written any more."""
+        self._c.now = now
+        self._closed = True
+        self._calls.release_all()
+        self._speculations.stop(reason, ended=False)
+        return [effect for effect in self._drain() if not isinstance(effect, Append)]
+
+    def _model_ended(self) -> None:
+        if self._model_started_at is not None:
+            self._c.timing.model_step(self._c.now - self._model_started_at)
+            self._model_started_at = None
+
+    def _drain(self) -> list[Effect]:
+        effects, self._c.effects = self._c.effects, []
+        return effects

@@ -1,0 +1,540 @@
+"""Speculations of one session: admitted, executed, certified, and closed exactly once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+
+from forerun.core import limits
+from forerun.core.candidates import Candidate
+from forerun.core.contracts import Reason, may_speculate, staleness_seconds
+from forerun.core.freshness import Recorded, fresh
+from forerun.core.governor import Estimate, Refusal, estimate, ranked
+from forerun.core.ledger import EntryKind, LedgerEntry
+from forerun.core.outcomes import CallStatus, Mode, Outcome
+from forerun.core.session.context import Context, as_marks, shared_marks
+from forerun.core.session.effects import (
+    CancelExecution,
+    Certificate,
+    Certify,
+    DropFork,
+    Execute,
+    MergeFork,
+    Promote,
+    ReadShared,
+)
+from forerun.core.session.model import CallId, ExecutionResult, Failure, PreparedCall, Proposal
+from forerun.core.taint import tainted
+
+_DEFAULT_TOOL_SECONDS = 0.5
+_NOT_PUBLISHED = frozenset({Refusal.COLD, Refusal.NOT_WORTH, Refusal.DUPLICATE, Refusal.TOO_FAST, Refusal.UNKNOWN_TOOL})
+
+
+class Stage(StrEnum):
+    """Where a speculation stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    CERTIFYING = "certifying"
+    READY = "ready"
+    COMMITTING = "committing"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A result that a real call gets, with what it depended on.
+
+    Attributes:
+        result: The result.
+        outcome: READY or JOINED.
+        private: Generations of the session's resources before it started.
+        shared: Generations of shared resources before it started.
+        started_at: When it started.
+    """
+
+    result: ExecutionResult
+    outcome: Outcome
+    private: Recorded
+    shared: Mapping[str, int]
+    started_at: float
+
+
+Taken = Callable[[Committed | None], None]
+"""Continues a real call: with the committed result, or with None where it has to be executed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Speculation:
+    """One execution ahead of its call."""
+
+    id: str
+    prepared: PreparedCall
+    candidate: Candidate
+    estimate: Estimate
+    policy_version: str
+    tainted_paths: tuple[str, ...]
+    money: float
+    turn: int
+    propensity: float
+    stage: Stage = Stage.STARTING
+    private: Recorded = field(default_factory=lambda: Recorded({}))
+    shared: Mapping[str, int] = field(default_factory=dict)
+    started_at: float = 0.0
+    result: ExecutionResult | None = None
+    joined: Taken | None = None
+    joined_at: float = 0.0
+    call: CallId | None = None
+
+    @property
+    def fork(self) -> str:
+        """Id of its fork of the workspace, or empty."""
+        return self.id if self.prepared.forks else ""
+
+
+class Speculations:
+    """Everything that runs ahead of one session."""
+
+    def __init__(self, context: Context) -> None:
+        self._c = context
+        self._open: dict[str, Speculation] = {}
+        self._by_identity: dict[object, Speculation] = {}
+        self.turn = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # ------------------------------------------------------------ admission
+
+    def propose(self, proposals: Iterable[Proposal], hidden_seconds: float | None) -> None:
+        """Ranks candidates and launches what pays; everything else is counted with its reason."""
+        worth: list[tuple[Proposal, PreparedCall, Estimate, tuple[str, ...]]] = []
+        for proposal in proposals:
+            prepared = proposal.prepared
+            if isinstance(prepared, Failure):
+                reason = Refusal.UNKNOWN_TOOL if prepared.reason == "TOOL_NOT_FOUND" else Refusal.BAD_ARGUMENTS
+                self._refuse(proposal.candidate, None, reason)
+                continue
+            taint = tuple(tainted(prepared.value, self._c.trusted)) if prepared.contract.open_world else ()
+            weighed = self._weigh(proposal.candidate, prepared, hidden_seconds)
+            refusal = self._refusal(proposal.candidate, prepared, weighed, taint)
+            if refusal is None:
+                worth.append((proposal, prepared, weighed, taint))
+            else:
+                self._refuse(proposal.candidate, weighed, refusal)
+        for index in ranked([(proposal.candidate, weighed) for proposal, _, weighed, _ in worth]):
+            self._admit(*worth[index])
+
+    def _weigh(self, candidate: Candidate, prepared: PreparedCall, hidden_seconds: float | None) -> Estimate:
+        seconds = candidate.expected_seconds
+        if seconds is None:
+            seconds = self._c.timing.tools.get(prepared.tool, _DEFAULT_TOOL_SECONDS)
+        hidden = seconds if hidden_seconds is None else min(seconds, hidden_seconds)
+        return estimate(
+            candidate,
+            self._c.policy.prices,
+            tool_seconds=seconds,
+            hidden_seconds=hidden,
+            money=prepared.contract.cost_money,
+        )
+
+    def _refusal(
+        self, candidate: Candidate, prepared: PreparedCall, weighed: Estimate, taint: tuple[str, ...]
+    ) -> Refusal | None:
+        prices = self._c.policy.prices
+        decision = may_speculate(prepared.contract)
+        if not decision.allowed or decision.reason in (Reason.TRANSACTIONAL, Reason.COMPENSATED) or prepared.in_client:
+            # Tools of the client and undoable writes need a way to take them back that this loop does not have.
+            return Refusal.NOT_ALLOWED
+        if decision.reason is Reason.STAGED and not prepared.uses_workspace:
+            return Refusal.NOT_ALLOWED
+        if taint:
+            return Refusal.TAINTED
+        if prepared.identity in self._by_identity or self._remembered(prepared):
+            return Refusal.DUPLICATE
+        if candidate.evidence < prices.minimum_evidence:
+            return Refusal.COLD
+        if weighed.seconds < prices.minimum_tool_seconds:
+            return Refusal.TOO_FAST
+        if weighed.lower_bound < weighed.threshold:
+            return Refusal.NOT_WORTH
+        if not self._c.sites.get(candidate.site).allows():
+            return Refusal.SITE_OFF
+        return None
+
+    def _remembered(self, prepared: PreparedCall) -> bool:
+        entry = self._c.memo.get(prepared.identity)
+        if entry is None:
+            return False
+        age = self._c.now - entry.started_at
+        return fresh(entry.private, self._c.generations, age, staleness_seconds(prepared.contract)).fresh
+
+    def _admit(self, proposal: Proposal, prepared: PreparedCall, weighed: Estimate, taint: tuple[str, ...]) -> None:
+        candidate, money = proposal.candidate, prepared.contract.cost_money if prepared.contract.metered else 0.0
+        if self._c.mode is Mode.SHADOW:
+            self._refuse(candidate, weighed, Refusal.SHADOW)
+            return
+        refusal = self._c.purse.refusal(money)
+        if refusal is None and len(self._open) >= limits.SPECULATIONS_PER_SESSION and not self._make_room():
+            refusal = Refusal.BOUND
+        withhold = self._c.policy.withhold
+        if refusal is None and proposal.draw < withhold:
+            refusal = Refusal.WITHHELD
+        if refusal is not None:
+            propensity = 1.0 - withhold if refusal is Refusal.WITHHELD else 0.0
+            self._refuse(candidate, weighed, refusal, propensity)
+            return
+        self._c.purse.reserve(money)
+        speculation = Speculation(
+            id=self._c.execution_id(),
+            prepared=prepared,
+            candidate=candidate,
+            estimate=weighed,
+            policy_version=self._c.policy.version,
+            tainted_paths=taint,
+            money=money,
+            turn=self.turn,
+            propensity=withhold,
+        )
+        self._open[speculation.id] = speculation
+        self._by_identity[prepared.identity] = speculation
+        marks = shared_marks(prepared)
+        if marks:
+            self._c.emit(ReadShared(marks, self._c.token(partial(self._shared_read, speculation))))
+        else:
+            self._start(speculation)
+
+    def _make_room(self) -> bool:
+        """Gives up the oldest result that was not asked for in the message after it."""
+        for speculation in self._open.values():
+            if speculation.stage is Stage.READY and speculation.turn < self.turn:
+                self.close(speculation, Outcome.MISS, "made room")
+                return True
+        return False
+
+    def _refuse(self, candidate: Candidate, weighed: Estimate | None, reason: Refusal, propensity: float = 0.0) -> None:
+        entry = LedgerEntry(
+            kind=EntryKind.DECISION,
+            tool=candidate.tool,
+            site=candidate.site,
+            probability=candidate.probability,
+            evidence=candidate.evidence,
+            lower_bound=weighed.lower_bound if weighed else 0.0,
+            expected_value=weighed.value if weighed else 0.0,
+            expected_cost=weighed.cost if weighed else 0.0,
+            reason=reason,
+            propensity=propensity,
+            explanation=candidate.explanation,
+        )
+        self._c.record(entry, publish=reason not in _NOT_PUBLISHED)
+
+    # ------------------------------------------------------------ execution
+
+    def _shared_read(self, speculation: Speculation, answer: object) -> None:
+        marks = as_marks(answer)
+        if speculation.stage is Stage.CLOSED:
+            return
+        if marks is None:
+            self._never_started(speculation, "shared generations cannot be read")
+            return
+        speculation.shared = marks
+        self._start(speculation)
+
+    def _start(self, speculation: Speculation) -> None:
+        prepared = speculation.prepared
+        speculation.private = self._c.private_now(prepared)
+        speculation.started_at = self._c.now
+        speculation.stage = Stage.RUNNING
+        self._c.emit(
+            Execute(
+                execution=speculation.id,
+                prepared=prepared,
+                speculative=True,
+                timeout_seconds=prepared.contract.timeout_seconds,
+                fork=speculation.fork,
+                merge_on_success=False,
+                idempotency_key=speculation.id,
+            )
+        )
+
+    def _never_started(self, speculation: Speculation, reason: str) -> None:
+        """Nothing was executed, so it was no speculation: the reservation returns, the decision is recorded."""
+        self._forget(speculation)
+        self._c.purse.stopped()
+        self._c.purse.give_back(speculation.money)
+        self._refuse(speculation.candidate, speculation.estimate, Refusal.NO_SLOT)
+        self._hand_over(speculation, None)
+
+    def finished(self, execution: str, result: ExecutionResult) -> bool:
+        """Takes the end of an execution; False where it is none of ours."""
+        speculation = self._open.get(execution)
+        if speculation is None:
+            return False
+        if speculation.stage is not Stage.RUNNING:
+            return True
+        if result.no_slot:
+            self._never_started(speculation, "no slot")
+            return True
+        self._c.purse.stopped()
+        speculation.result = result
+        speculation.stage = Stage.CERTIFYING
+        prepared = speculation.prepared
+        if result.preempted:
+            self.close(speculation, Outcome.PREEMPTED, "authoritative work needed the slot")
+        elif result.status is not CallStatus.OK:
+            self.close(speculation, Outcome.FAILED, result.failure.reason if result.failure else result.status)
+        elif result.tool_error and not prepared.uses_workspace:
+            # A command's exit code is its answer; an error of a remote tool may be gone when it is really asked.
+            self.close(speculation, Outcome.FAILED, "the tool reported an error")
+        else:
+            self._c.learn(prepared, result)
+            self._certify(speculation, result)
+        return True
+
+    def _certify(self, speculation: Speculation, result: ExecutionResult) -> None:
+        if speculation.shared:
+            then = partial(self._certify_with, speculation, result)
+            self._c.emit(ReadShared(tuple(speculation.shared), self._c.token(then)))
+        else:
+            self._certify_with(speculation, result, {})
+
+    def _certify_with(self, speculation: Speculation, result: ExecutionResult, answer: object) -> None:
+        marks = as_marks(answer)
+        if speculation.stage is not Stage.CERTIFYING:
+            return
+        if marks is None:
+            self.close(speculation, Outcome.FAILED, "shared generations cannot be read")
+            return
+        recorded = dict(speculation.private.marks) | {
+            f"shared/{mark}": value for mark, value in speculation.shared.items()
+        }
+        current = {mark: self._c.generations.get(mark, 0) for mark in speculation.private.marks}
+        current |= {f"shared/{mark}": marks.get(mark, 0) for mark in speculation.shared}
+        self._c.emit(
+            Certify(
+                speculation=speculation.id,
+                prepared=speculation.prepared,
+                result=result,
+                policy_version=speculation.policy_version,
+                recorded=tuple(sorted(recorded.items())),
+                current=tuple(sorted(current.items())),
+                age_seconds=self._c.now - speculation.started_at,
+                tainted_paths=speculation.tainted_paths,
+                token=self._c.token(partial(self._certified, speculation)),
+            )
+        )
+
+    def _certified(self, speculation: Speculation, answer: object) -> None:
+        if speculation.stage is not Stage.CERTIFYING:
+            return
+        if not isinstance(answer, Certificate) or not answer.reachable:
+            self.close(speculation, Outcome.FAILED, "the verifier cannot be reached")
+        elif not answer.certified:
+            self.close(speculation, Outcome.STALE, answer.reason)
+        elif speculation.joined is not None:
+            self._commit(speculation, Outcome.JOINED)
+        else:
+            speculation.stage = Stage.READY
+
+    # ------------------------------------------------------------ the real call
+
+    def take(self, prepared: PreparedCall, call: CallId, remaining_seconds: float, then: Taken) -> bool:
+        """Lets a real call have a speculation's result; False where there is none that it could wait for.
+
+        `then` is called once: with the committed result, or with None where the call has to be executed.
+        """
+        speculation = self._by_identity.get(prepared.identity)
+        if speculation is None or speculation.joined is not None or speculation.stage is Stage.COMMITTING:
+            return False
+        if not self._still_fresh(speculation):
+            self.close(speculation, Outcome.STALE, "written since, or too old")
+            return False
+        if speculation.stage is Stage.STARTING:
+            # It has not begun: the call does not wait for a place in the speculative queue.
+            self._never_started(speculation, "asked for before it started")
+            return False
+        speculation.joined, speculation.joined_at, speculation.call = then, self._c.now, call
+        if speculation.stage is Stage.READY:
+            self._commit(speculation, Outcome.READY)
+        elif speculation.stage is Stage.RUNNING:
+            self._c.emit(Promote(speculation.id, remaining_seconds))
+        return True
+
+    def leave(self, call: CallId) -> None:
+        """The real call went away (cancelled, or its deadline passed): what it had joined is stopped."""
+        for speculation in list(self._open.values()):
+            if speculation.call == call:
+                speculation.joined = None
+                self.close(speculation, Outcome.CANCELLED, "the call that had joined went away")
+
+    def _still_fresh(self, speculation: Speculation) -> bool:
+        if speculation.policy_version != self._c.policy.version:
+            return False
+        age = self._c.now - speculation.started_at
+        limit = staleness_seconds(speculation.prepared.contract)
+        return fresh(speculation.private, self._c.generations, age, limit).fresh
+
+    def _commit(self, speculation: Speculation, outcome: Outcome) -> None:
+        if speculation.shared:
+            speculation.stage = Stage.COMMITTING
+            then = partial(self._commit_shared, speculation, outcome)
+            self._c.emit(ReadShared(tuple(speculation.shared), self._c.token(then)))
+        else:
+            self._commit_private(speculation, outcome)
+
+    def _commit_shared(self, speculation: Speculation, outcome: Outcome, answer: object) -> None:
+        marks = as_marks(answer)
+        if speculation.stage is not Stage.COMMITTING:
+            return
+        if marks is None or any(marks.get(mark, 0) != value for mark, value in speculation.shared.items()):
+            self.close(speculation, Outcome.STALE, "a shared resource was written since")
+        else:
+            self._commit_private(speculation, outcome)
+
+    def _commit_private(self, speculation: Speculation, outcome: Outcome) -> None:
+        if not self._still_fresh(speculation):
+            self.close(speculation, Outcome.STALE, "written since, or too old")
+        elif speculation.fork:
+            speculation.stage = Stage.COMMITTING
+            # The merge is a write: counted before it starts, and by the call when it has ended.
+            self._c.generations.bump(speculation.prepared.private.writes)
+            self.written()
+            then = partial(self._merged, speculation, outcome)
+            self._c.emit(MergeFork(speculation.fork, self._c.token(then)))
+        else:
+            self.close(speculation, outcome, "")
+
+    def _merged(self, speculation: Speculation, outcome: Outcome, answer: object) -> None:
+        if speculation.stage is not Stage.COMMITTING:
+            return
+        if answer is True:
+            self.close(speculation, outcome, "")
+        else:
+            self.close(speculation, Outcome.STALE, "the workspace changed since the fork")
+
+    # ------------------------------------------------------------ the end
+
+    def written(self) -> None:
+        """Closes what can never be committed any more because something it depends on was written."""
+        for speculation in list(self._open.values()):
+            # One that is being committed, or that a call waits for, is judged when it is done.
+            judged_later = speculation.joined is not None or speculation.stage in (Stage.STARTING, Stage.COMMITTING)
+            if not judged_later and not fresh(speculation.private, self._c.generations, 0.0, None).fresh:
+                self.close(speculation, Outcome.STALE, "written since")
+
+    def next_turn(self, turn: int) -> None:
+        """A new message came: what was not asked for in many messages is given up."""
+        self.turn = turn
+        for speculation in list(self._open.values()):
+            if speculation.stage is Stage.READY and turn - speculation.turn > self._c.policy.turns_kept:
+                self.close(speculation, Outcome.MISS, "not asked for")
+
+    def expire(self) -> None:
+        """Gives up results that nobody asked for in time."""
+        for speculation in list(self._open.values()):
+            if speculation.stage is Stage.READY and self._c.now >= self._expires_at(speculation):
+                self.close(speculation, Outcome.EXPIRED, "not asked for in time")
+
+    def next_expiry(self) -> float | None:
+        """When the next result expires."""
+        times = [self._expires_at(one) for one in self._open.values() if one.stage is Stage.READY]
+        return min(times, default=None)
+
+    def _expires_at(self, speculation: Speculation) -> float:
+        limit = staleness_seconds(speculation.prepared.contract)
+        lifetime = self._c.policy.expiry_seconds if limit is None else min(limit, self._c.policy.expiry_seconds)
+        return speculation.started_at + lifetime
+
+    def stop(self, reason: str, *, ended: bool) -> None:
+        """Closes everything: finished results as misses when the session ended, the rest as cancelled.
+
+        A speculation that a real call waits for goes on: the call's need outlives the reason to speculate.
+        """
+        for speculation in list(self._open.values()):
+            if speculation.joined is None:
+                done = ended and speculation.stage is Stage.READY
+                self.close(speculation, Outcome.MISS if done else Outcome.CANCELLED, reason)
+
+    def close(self, speculation: Speculation, outcome: Outcome, reason: str) -> None:
+        """Ends a speculation: budget, site, ledger, fork, and the call that waits for it. Once."""
+        if speculation.stage is Stage.CLOSED:
+            return
+        running = speculation.stage in (Stage.STARTING, Stage.RUNNING)
+        started = speculation.stage is not Stage.STARTING
+        self._forget(speculation)
+        if running:
+            self._c.purse.stopped()
+        if not started:
+            self._c.purse.give_back(speculation.money)
+            self._refuse(speculation.candidate, speculation.estimate, Refusal.OFF)
+            self._hand_over(speculation, None)
+            return
+        if running:
+            self._c.emit(CancelExecution(speculation.id))
+        if outcome.hit:
+            self._c.purse.give_back(0.0)
+        elif speculation.fork:
+            self._c.emit(DropFork(speculation.fork))
+        self._settle(speculation, outcome, reason)
+        self._hand_over(speculation, outcome if outcome.hit else None)
+
+    def _settle(self, speculation: Speculation, outcome: Outcome, reason: str) -> None:
+        result = speculation.result
+        seconds = result.seconds if result is not None else self._c.now - speculation.started_at
+        saved = 0.0
+        if outcome.hit:
+            saved = min(seconds, max(0.0, speculation.joined_at - speculation.started_at))
+        prices = self._c.policy.prices
+        spent = 0.0 if outcome.hit else prices.slot_second_cost * seconds + speculation.money
+        if outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED):
+            self._c.sites.get(speculation.candidate.site).learn(prices.lambda_per_second * saved - spent)
+        audit = outcome.hit and speculation.prepared.rememberable and self._sampled(speculation)
+        marks = dict(speculation.private.marks) | {f"shared/{mark}": n for mark, n in speculation.shared.items()}
+        entry = LedgerEntry(
+            kind=EntryKind.SPECULATION,
+            tool=speculation.prepared.tool,
+            site=speculation.candidate.site,
+            identity=speculation.prepared.digest,
+            outcome=outcome,
+            probability=speculation.candidate.probability,
+            evidence=speculation.candidate.evidence,
+            lower_bound=speculation.estimate.lower_bound,
+            expected_value=speculation.estimate.value,
+            expected_cost=speculation.estimate.cost,
+            reason=reason,
+            seconds=seconds,
+            saved_seconds=saved,
+            wasted_seconds=0.0 if outcome.hit else seconds,
+            cost_money=speculation.prepared.contract.cost_money,
+            speculation=speculation.id,
+            call=speculation.call if outcome.hit else None,
+            digest=result.digest if result is not None else "",
+            generations=tuple(sorted(marks.items())) if outcome.hit else (),
+            audit=audit,
+            propensity=speculation.propensity,
+            explanation=speculation.candidate.explanation,
+            executions=1,
+        )
+        self._c.record(entry, prepared=speculation.prepared if audit else None)
+
+    def _sampled(self, speculation: Speculation) -> bool:
+        """In the audit sample, by hash of the identity and the execution: repeatable without a draw."""
+        share = self._c.policy.audit_share
+        return int(speculation.prepared.digest[:8], 16) % 10_000 < share * 10_000
+
+    def _forget(self, speculation: Speculation) -> None:
+        speculation.stage = Stage.CLOSED
+        self._open.pop(speculation.id, None)
+        if self._by_identity.get(speculation.prepared.identity) is speculation:
+            del self._by_identity[speculation.prepared.identity]
+
+    @staticmethod
+    def _hand_over(speculation: Speculation, outcome: Outcome | None) -> None:
+        then, speculation.joined = speculation.joined, None
+        if then is None:
+            return
+        if outcome is None or speculation.result is None:
+            then(None)
+            return
+        one = speculation
+        then(Committed(speculation.result, outcome, one.private, one.shared, one.started_at))
