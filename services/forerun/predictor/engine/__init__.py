@@ -1,0 +1,1 @@
+"""The predictor's decisions: pure, deterministic, bounded. Events go in, calibrated candidates come out."""

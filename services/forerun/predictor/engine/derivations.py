@@ -1,0 +1,257 @@
+"""How one argument gets its value: which places it is copied from, which constants it takes, and how sure that is.
+
+Every value that a known place offers now is a candidate, described by features: the place, how new it is there, its
+rank, whether it is the next one not yet used, whether the user has just said it. A log-linear model over the
+candidates and "none of them" gives their probabilities. It is trained on every observed call: whatever explains the
+value gains, whatever would have given another value loses. Features exist twice, once for this argument and once for
+all arguments of the agent, so that a new tool profits from what is known of the others.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forerun.predictor.engine.memory import Memory
+from forerun.predictor.engine.state import State, items, number, number_pairs, numbers, table
+from forerun.predictor.engine.tuning import MAX_CONSTANTS, MAX_PATH_SOURCES, MAX_WEIGHTS
+from forerun.predictor.engine.values import STRING
+from forerun.predictor.engine.weights import Weights
+
+_PLACES_USED = 10
+_VALUES_PER_PLACE = 16
+_CONSTANTS_USED = 6
+_MAX_CONSTANT_CHARS = 160
+_FADE = 0.995
+NONE_KEY = "\x01"
+
+
+@dataclass(slots=True)
+class Option:
+    """A value that the argument may take now.
+
+    Attributes:
+        place: The place that explains it best; "c" for a constant.
+        events: Events that showed it; two arguments from one event belong together.
+        base: Score without what other arguments of the call say.
+    """
+
+    place: str
+    features: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+    calls: set[int] = field(default_factory=set)
+    events: set[int] = field(default_factory=set)
+    base: float = 0.0
+
+
+@dataclass(slots=True)
+class Constant:
+    """A value that was seen as this argument. Only one that is no secret of a session may be kept in state."""
+
+    count: float = 0.0
+    times: int = 0
+    sessions: int = 0
+    last_session: str = ""
+
+
+class Argument:
+    """The model of one argument of one tool."""
+
+    __slots__ = ("constants", "kinds", "places", "weights")
+
+    def __init__(self) -> None:
+        self.places: dict[str, list[float]] = {}
+        self.constants: dict[str, Constant] = {}
+        self.kinds: dict[str, float] = {}
+        self.weights = Weights(MAX_WEIGHTS, 0.6)
+
+    def kind(self) -> str:
+        """The type that the argument usually has."""
+        return max(self.kinds, key=lambda kind: self.kinds[kind], default=STRING)
+
+    def options(self, name: str, memory: Memory, previous: str, shared: Weights) -> dict[str, Option]:
+        """What the argument may be now, scored, with NONE_KEY for a value that nothing offers."""
+        options: dict[str, Option] = {}
+        uses = memory.used.get(name, {})
+        last = max(uses, key=lambda key: uses[key], default=None) if uses else None
+        ranked = sorted(self.places.items(), key=lambda item: -item[1][0])[:_PLACES_USED]
+        for place, _ in ranked:
+            self._from_place(place, name, memory, uses, options, previous)
+        self._from_constants(options, previous)
+        for key, option in options.items():
+            _context_features(option, key, memory, uses, last)
+        count = min(len(options), 4)
+        none = Option("", ["-", f"-|{previous}", f"-{count}"], ["-", f"-{count}"])
+        options[NONE_KEY] = none
+        for option in options.values():
+            option.base = self.weights.score(option.features) + shared.score(option.shared)
+        return options
+
+    def _from_place(
+        self, place: str, name: str, memory: Memory, uses: Mapping[str, int], options: dict[str, Option], previous: str
+    ) -> None:
+        groups = memory.places.get(place)
+        if not groups:
+            return
+        kind = place_class(place, name)
+        is_argument = place[0] == "r"
+        taken = 0
+        for age, group in enumerate(reversed(groups)):
+            fresh = group.ordinal == memory.ordinal
+            awaited = True
+            last_index = len(group.keys) - 1
+            old = min(age, 2)
+            for index, key in enumerate(group.keys):
+                if taken >= _VALUES_PER_PLACE:
+                    return
+                option = options.get(key)
+                if option is None:
+                    option = options[key] = Option(place)
+                    taken += 1
+                (option.calls if is_argument else option.events).add(group.ordinal)
+                rank = "1" if last_index == 0 else "L" if index == last_index else str(min(index, 3))
+                state = "u" if key in uses else "n" if awaited else "w"
+                if state == "n":
+                    awaited = False
+                tail = f"{old}{state}"
+                option.features += (
+                    place,
+                    place + tail,
+                    f"{place}{old}{rank}",
+                    f"{place}{'f' if fresh else 's'}{previous}{state}",
+                )
+                option.shared += (
+                    kind,
+                    kind + tail,
+                    f"{kind}{old}{rank}{state}",
+                    f"{kind}{'f' if fresh else 's'}{state}",
+                )
+
+    def _from_constants(self, options: dict[str, Option], previous: str) -> None:
+        known = sorted(self.constants.items(), key=lambda item: -item[1].count)[:_CONSTANTS_USED]
+        total = sum(constant.count for constant in self.constants.values()) + 1.0
+        for rank, (key, constant) in enumerate(known):
+            option = options.get(key)
+            if option is None:
+                option = options[key] = Option("c")
+            mark = f"c{digest(key)}"
+            share = min(int(8 * constant.count / total), 7)
+            option.features += (mark, f"{mark}|{previous}", f"c#{rank}")
+            option.shared += (f"c#{rank}", f"c%{share}")
+
+    def learn(self, key: str, options: Mapping[str, Option], scores: Mapping[str, float], shared: Weights) -> None:
+        """One step towards the value that was really asked for, among options scored by `normalise`."""
+        truth = key if key in options else NONE_KEY
+        for name, option in options.items():
+            gradient = scores[name] - (1.0 if name == truth else 0.0)
+            if abs(gradient) > 0.002:
+                self.weights.step(option.features, gradient)
+                shared.step(option.shared, gradient * 0.5)
+
+    def credit(self, key: str, kind: str, memory: Memory, session: str) -> None:
+        """Counts which places offered the value and which offered only others."""
+        explained = memory.where.get(key, {})
+        for place, record in self.places.items():
+            if place in memory.places:
+                record[0] = record[0] * _FADE + (1.0 if place in explained else 0.0)
+                record[1] = record[1] * _FADE + 1.0
+        for place in explained:
+            if place not in self.places:
+                self.places[place] = [1.0, 1.0]
+        if len(self.places) > MAX_PATH_SOURCES:
+            worst = sorted(self.places, key=lambda place: self.places[place][0])
+            for place in worst[: len(self.places) - MAX_PATH_SOURCES]:
+                del self.places[place]
+        self.kinds[kind] = self.kinds.get(kind, 0.0) * _FADE + 1.0
+        self._credit_constant(key, session)
+
+    def _credit_constant(self, key: str, session: str) -> None:
+        for constant in self.constants.values():
+            constant.count *= _FADE
+        if len(key) > _MAX_CONSTANT_CHARS:
+            return
+        constant = self.constants.setdefault(key, Constant())
+        constant.count += 1.0
+        constant.times += 1
+        if constant.last_session != session:
+            constant.sessions += 1
+            constant.last_session = session
+        if len(self.constants) > MAX_CONSTANTS:
+            del self.constants[min(self.constants, key=lambda name: self.constants[name].count)]
+
+    def success(self, place: str) -> tuple[float, float]:
+        """Discounted times that a place offered the value, and times that it offered anything."""
+        hits, trials = self.places.get(place, [0.0, 0.0])
+        return hits, trials
+
+    def to_state(self) -> dict[str, State]:
+        """Plain values for persistence: derivations and weights, and of the values only those fit to be constants."""
+        constants: dict[str, State] = {
+            key: [constant.count, constant.times, constant.sessions]
+            for key, constant in self.constants.items()
+            if may_keep(key, constant)
+        }
+        return {
+            "places": {place: list(record) for place, record in self.places.items()},
+            "constants": constants,
+            "kinds": dict(self.kinds),
+            "weights": {name: list(entry) for name, entry in self.weights.table.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: State) -> Argument:
+        """The inverse of `to_state`.
+
+        Raises:
+            MalformedState: The state is not one that `to_state` gives.
+        """
+        argument = cls()
+        fields = table(state)
+        argument.places = number_pairs(fields["places"])
+        argument.kinds = numbers(fields["kinds"])
+        argument.weights.table = number_pairs(fields["weights"])
+        for key, entry in table(fields["constants"]).items():
+            count, times, sessions = (number(part) for part in items(entry))
+            argument.constants[key] = Constant(count, int(times), int(sessions))
+        return argument
+
+
+def _context_features(option: Option, key: str, memory: Memory, uses: Mapping[str, int], last: str | None) -> None:
+    used = "UL" if key == last else "U1" if key in uses else "U0"
+    marks = (used, f"S{key in memory.said:d}{used}", f"A{key in memory.answered:d}{used}")
+    option.features += marks
+    option.shared += marks
+
+
+def normalise(options: Mapping[str, Option], bonus: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Probabilities of the options from their scores."""
+    scores = {key: option.base + (bonus.get(key, 0.0) if bonus else 0.0) for key, option in options.items()}
+    top = max(scores.values())
+    raised = {key: math.exp(score - top) for key, score in scores.items()}
+    total = sum(raised.values())
+    return {key: value / total for key, value in raised.items()}
+
+
+def place_class(place: str, name: str) -> str:
+    """What kind of place it is, in the words shared by all arguments of an agent."""
+    if place[0] != "r":
+        return place[0]
+    if place[2:] == name:
+        return "R"
+    return "P" if place.rsplit(":", 1)[-1] == name.rsplit(":", 1)[-1] else "r"
+
+
+def digest(key: str) -> str:
+    """A short digest of a value, for features that speak of one value without holding it."""
+    return format(zlib.crc32(key.encode("utf-8", "surrogatepass")), "x")
+
+
+def may_keep(key: str, constant: Constant) -> bool:
+    """Whether a value may be kept in persisted state: seen often enough, and unlike a person's data or a secret."""
+    if constant.sessions < 2 and constant.times < 3:
+        return False
+    digits = sum(character.isdigit() for character in key)
+    mixed = digits >= 3 and any(character.isalpha() for character in key) and len(key) >= 16 and " " not in key
+    return "@" not in key and digits < 9 and not mixed

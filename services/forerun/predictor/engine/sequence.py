@@ -1,0 +1,133 @@
+"""Which tool comes next: several views of the history, each with discounted counts, mixed by learned weights.
+
+A view is a chain of contexts from short to long; each backs off to the one before it, so that a context never seen
+costs nothing. The views' probabilities are multiplied with exponents that are learned online (a logistic mixture), so
+that the view that is right at the moment decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from forerun.predictor.engine.counts import Counts
+from forerun.predictor.engine.state import State, items, number, table
+from forerun.predictor.engine.tuning import MAX_NODES, Tuning
+
+NO_CALL = ""
+_UNSEEN = 1e-4
+_TOP_OF_ALL = 16
+_RATE = 0.03
+
+
+class Contexts:
+    """Counts by context."""
+
+    __slots__ = ("nodes", "tuning")
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.nodes: dict[str, Counts] = {}
+        self.tuning = tuning
+
+    def add(self, contexts: Iterable[str], outcome: str) -> None:
+        """Counts an outcome in every context."""
+        for context in contexts:
+            node = self.nodes.pop(context, None)
+            if node is None:
+                node = Counts()
+                if len(self.nodes) >= MAX_NODES:
+                    del self.nodes[next(iter(self.nodes))]
+            self.nodes[context] = node
+            node.add(outcome, self.tuning)
+
+    def outcomes(self, contexts: Iterable[str]) -> dict[str, None]:
+        """Outcomes seen in any of the contexts, and the most frequent ones of all."""
+        seen: dict[str, None] = {NO_CALL: None}
+        root = self.nodes.get("")
+        if root is not None:
+            common = root.slow
+            if len(common) > _TOP_OF_ALL:
+                for outcome in sorted(common, key=lambda name: -common[name])[:_TOP_OF_ALL]:
+                    seen[outcome] = None
+            else:
+                seen.update(dict.fromkeys(common))
+        for context in contexts:
+            if context:
+                node = self.nodes.get(context)
+                if node is not None:
+                    seen.update(dict.fromkeys(node.slow))
+        return seen
+
+    def estimates(self, chain: Sequence[str], outcomes: Iterable[str]) -> list[dict[str, float]]:
+        """Probabilities of the outcomes after each context of a chain."""
+        lower = dict.fromkeys(outcomes, _UNSEEN)
+        levels: list[dict[str, float]] = []
+        for context in chain:
+            node = self.nodes.get(context)
+            if node is not None:
+                lower = {outcome: node.probability(outcome, lower[outcome]) for outcome in lower}
+            levels.append(lower)
+        return levels
+
+    def total(self, context: str) -> float:
+        """Effective number of observations in a context."""
+        node = self.nodes.get(context)
+        return node.slow_total if node is not None else 0.0
+
+    def to_state(self) -> dict[str, State]:
+        """Plain values for persistence."""
+        return {context: node.to_state() for context, node in self.nodes.items()}
+
+    def load(self, state: State) -> None:
+        """The inverse of `to_state`.
+
+        Raises:
+            MalformedState: The state is not one that `to_state` gives.
+        """
+        self.nodes = {context: Counts.from_state(items(node)) for context, node in table(state).items()}
+
+
+class Mixture:
+    """Exponents of the views, one set for each situation."""
+
+    __slots__ = ("_start", "sets")
+
+    def __init__(self, start: Sequence[float]) -> None:
+        self._start = list(start)
+        self.sets: dict[str, list[float]] = {}
+
+    def mix(self, situation: str, views: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The mixed probabilities. All views speak of the same outcomes."""
+        weights = self.sets.get(situation, self._start)
+        scores = {
+            outcome: sum(weight * math.log(view[outcome] + 1e-9) for weight, view in zip(weights, views, strict=True))
+            for outcome in views[0]
+        }
+        top = max(scores.values())
+        raised = {outcome: math.exp(score - top) for outcome, score in scores.items()}
+        total = sum(raised.values())
+        return {outcome: value / total for outcome, value in raised.items()}
+
+    def learn(
+        self, situation: str, views: Sequence[Mapping[str, float]], mixed: Mapping[str, float], truth: str
+    ) -> None:
+        """One step towards the views that gave the truth more probability than the mixture expected of them."""
+        if truth not in mixed:
+            return
+        weights = self.sets.setdefault(situation, list(self._start))
+        for index, view in enumerate(views):
+            expected = sum(share * math.log(view[outcome] + 1e-9) for outcome, share in mixed.items())
+            gain = math.log(view[truth] + 1e-9) - expected
+            weights[index] = min(2.0, max(0.0, weights[index] + _RATE * max(-2.0, min(2.0, gain))))
+
+    def to_state(self) -> dict[str, State]:
+        """Plain values for persistence."""
+        return {situation: list(weights) for situation, weights in self.sets.items()}
+
+    def load(self, state: State) -> None:
+        """The inverse of `to_state`.
+
+        Raises:
+            MalformedState: The state is not one that `to_state` gives.
+        """
+        self.sets = {name: [number(weight) for weight in items(entry)] for name, entry in table(state).items()}
