@@ -13,8 +13,14 @@ from typing import Final
 
 Value = str | int | float | bool
 
-# What ids, digests, names from closed sets and addresses of services look like. No spaces, quotes, braces or "@".
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:/*\-]{1,128}")
+# What ids, digests, names from closed sets and addresses of services look like. No spaces, quotes, braces or "@"; a
+# slash, hence a path, only where the name itself has one.
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:*\-]{1,128}")
+_NAMES_WITH_SLASH: Final = {
+    "rpc.method": re.compile(r"/?[A-Za-z0-9_.]{1,100}/[A-Za-z0-9_]{1,100}"),
+    "gen_ai.request.model": re.compile(r"[A-Za-z0-9_.:\-]{1,100}(/[A-Za-z0-9_.:\-]{1,100})?"),
+    "gen_ai.response.model": re.compile(r"[A-Za-z0-9_.:\-]{1,100}(/[A-Za-z0-9_.:\-]{1,100})?"),
+}
 
 _WORDS: Final = frozenset({
     "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model",
@@ -43,7 +49,8 @@ def redacted(attributes: Mapping[str, object] | None) -> dict[str, Value]:
     kept: dict[str, Value] = {}
     for key, value in (attributes or {}).items():
         if key in _WORDS:
-            kept[key] = value if isinstance(value, str) and _NAME.fullmatch(value) else WITHHELD
+            form = _NAMES_WITH_SLASH.get(key, _NAME)
+            kept[key] = value if isinstance(value, str) and form.fullmatch(value) else WITHHELD
         elif key in _FLAGS:
             kept[key] = bool(value)
         elif key in _NUMBERS and isinstance(value, int | float):
