@@ -1,0 +1,1 @@
+"""Versioned state of sessions: immutable versions, branches that fork in constant time, compare-and-set commits."""
