@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from forerun.cli.replay.policies import Rules, ToolRule
 from forerun.cli.replay.positions import Durations, World, record, touch
 from forerun.cli.replay.traces import RecordedCall, Session, Step
@@ -71,6 +73,21 @@ def test_a_tool_without_a_rule_moves_everything() -> None:
 def test_arguments_are_compared_by_value() -> None:
     run = session(("read", '{"a":1,"b":[2]}', "x"))
     assert ask(run, ("read", '{ "b" : [2], "a": 1}'))[0]["content"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"a": [1, 2.50]}', '{"a": [1, 2.50]}'),
+        ("[]", "[]"),
+        ("{broken", '"{broken"'),
+        ("12", '"12"'),
+        ("[NaN]", '"[NaN]"'),
+    ],
+)
+def test_content_that_is_json_stands_as_it_is(content: str, expected: str) -> None:
+    (answer,) = record(session(("sum", "{}", content)), RULES).in_order
+    assert answer.body.decode() == f'{{"content":{expected},"epoch":{{}}}}'
 
 
 def test_what_was_never_recorded_is_marked() -> None:

@@ -4,6 +4,7 @@ A position is how often each resource has been written. The answer to a call is 
 the canonical arguments, and the position of the resources that the call touches: what was recorded there. So a read
 gets the same answer whenever it is executed between the same two writes, and another one when it comes too early or too
 late. The position is part of the answer, so that a stale answer differs even where the recorded contents are equal.
+A recorded content that is JSON stands in the answer as JSON, everything else as a string.
 
 Epochs are counted here by rules of this module's own, not by those of the platform: it is the judge of the platform.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from forerun.cli.replay.policies import EVERYTHING, SERVER, Rules, ToolRule
 from forerun.cli.replay.traces import RecordedCall, Session
-from forerun.core.canonical import canonical, parse_strict
+from forerun.core.canonical import CanonicalError, canonical, parse_strict
 from forerun.core.contracts import Contract, Effect, ResourceTemplate, effective
 
 Epochs = tuple[tuple[str, int], ...]
@@ -159,10 +160,24 @@ def _recorded(call: RecordedCall, epochs: Epochs) -> Answer:
 
 
 def _body(content: str, epochs: Epochs, *, never_recorded: bool = False) -> bytes:
-    body: dict[str, object] = {"content": content, "epoch": dict(epochs)}
+    around: dict[str, object] = {"epoch": dict(epochs)}
     if never_recorded:
-        body["never_recorded"] = True
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        around["never_recorded"] = True
+    rest = json.dumps(around, ensure_ascii=False, separators=(",", ":"))
+    return f'{{"content":{_as_json(content)},{rest[1:]}'.encode()
+
+
+def _as_json(content: str) -> str:
+    """The content as it stands where it is a JSON object or array, so that it can be read; else as a string."""
+    text = content.strip()
+    if text[:1] in {"{", "["}:
+        try:
+            parse_strict(text.encode())
+        except CanonicalError:
+            pass
+        else:
+            return text
+    return json.dumps(content, ensure_ascii=False)
 
 
 class Durations:
