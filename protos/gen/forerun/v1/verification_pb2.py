@@ -27,23 +27,23 @@ from forerun.v1 import ledger_pb2 as forerun_dot_v1_dot_ledger__pb2
 from forerun.v1 import policy_pb2 as forerun_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66orerun/v1/verification.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\x1a\x17\x66orerun/v1/ledger.proto\x1a\x17\x66orerun/v1/policy.proto\"\xa8\x03\n\x0e\x43\x65rtifyRequest\x12\x13\n\x0bspeculation\x18\x01 \x01(\t\x12\"\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Caller\x12\"\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x12.forerun.v1.Action\x12,\n\x08\x63ontract\x18\x04 \x01(\x0b\x32\x1a.forerun.v1.EffectContract\x12\x16\n\x0epolicy_version\x18\x05 \x01(\t\x12\x1c\n\x14\x63urrent_tool_version\x18\x06 \x01(\t\x12&\n\x06status\x18\x07 \x01(\x0e\x32\x16.forerun.v1.CallStatus\x12,\n\x0bobservation\x18\x08 \x01(\x0b\x32\x17.forerun.v1.Observation\x12)\n\x08recorded\x18\t \x01(\x0b\x32\x17.forerun.v1.Generations\x12(\n\x07\x63urrent\x18\n \x01(\x0b\x32\x17.forerun.v1.Generations\x12\x13\n\x0b\x61ge_seconds\x18\x0b \x01(\x01\x12\x15\n\rtainted_paths\x18\x0c \x03(\t\"D\n\x0f\x43\x65rtifyResponse\x12\x11\n\tcertified\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"k\n\x0c\x41uditRequest\x12$\n\x04line\x18\x01 \x01(\x0b\x32\x16.forerun.v1.LedgerLine\x12\"\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Action\x12\x11\n\tworkspace\x18\x03 \x01(\t\"H\n\rAuditResponse\x12\'\n\x06result\x18\x01 \x01(\x0e\x32\x17.forerun.v1.AuditResult\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t*}\n\x0b\x41uditResult\x12\x1c\n\x18\x41UDIT_RESULT_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41UDIT_RESULT_SAME\x10\x01\x12\x1a\n\x16\x41UDIT_RESULT_DIFFERENT\x10\x02\x12\x1d\n\x19\x41UDIT_RESULT_INCONCLUSIVE\x10\x03\x32\x97\x01\n\x13VerificationService\x12\x42\n\x07\x43\x65rtify\x12\x1a.forerun.v1.CertifyRequest\x1a\x1b.forerun.v1.CertifyResponse\x12<\n\x05\x41udit\x12\x18.forerun.v1.AuditRequest\x1a\x19.forerun.v1.AuditResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66orerun/v1/verification.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\x1a\x17\x66orerun/v1/ledger.proto\x1a\x17\x66orerun/v1/policy.proto\"\xa8\x03\n\x0e\x43\x65rtifyRequest\x12\x13\n\x0bspeculation\x18\x01 \x01(\t\x12\"\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Caller\x12\"\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x12.forerun.v1.Action\x12,\n\x08\x63ontract\x18\x04 \x01(\x0b\x32\x1a.forerun.v1.EffectContract\x12\x16\n\x0epolicy_version\x18\x05 \x01(\t\x12\x1c\n\x14\x63urrent_tool_version\x18\x06 \x01(\t\x12&\n\x06status\x18\x07 \x01(\x0e\x32\x16.forerun.v1.CallStatus\x12,\n\x0bobservation\x18\x08 \x01(\x0b\x32\x17.forerun.v1.Observation\x12)\n\x08recorded\x18\t \x01(\x0b\x32\x17.forerun.v1.Generations\x12(\n\x07\x63urrent\x18\n \x01(\x0b\x32\x17.forerun.v1.Generations\x12\x13\n\x0b\x61ge_seconds\x18\x0b \x01(\x01\x12\x15\n\rtainted_paths\x18\x0c \x03(\t\"D\n\x0f\x43\x65rtifyResponse\x12\x11\n\tcertified\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x9c\x02\n\x0c\x41uditRequest\x12$\n\x04line\x18\x01 \x01(\x0b\x32\x16.forerun.v1.LedgerLine\x12\"\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Action\x12\x11\n\tworkspace\x18\x03 \x01(\t\x12,\n\x08\x63ontract\x18\x04 \x01(\x0b\x32\x1a.forerun.v1.EffectContract\x12\x18\n\x10\x63redential_scope\x18\x05 \x01(\t\x12\x15\n\rsession_label\x18\x06 \x01(\t\x12\x0e\n\x06worker\x18\x07 \x01(\t\x12-\n\tcontracts\x18\x08 \x03(\x0b\x32\x1a.forerun.v1.EffectContract\x12\x11\n\tpartition\x18\t \x01(\r\"H\n\rAuditResponse\x12\'\n\x06result\x18\x01 \x01(\x0e\x32\x17.forerun.v1.AuditResult\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t*}\n\x0b\x41uditResult\x12\x1c\n\x18\x41UDIT_RESULT_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41UDIT_RESULT_SAME\x10\x01\x12\x1a\n\x16\x41UDIT_RESULT_DIFFERENT\x10\x02\x12\x1d\n\x19\x41UDIT_RESULT_INCONCLUSIVE\x10\x03\x32\x97\x01\n\x13VerificationService\x12\x42\n\x07\x43\x65rtify\x12\x1a.forerun.v1.CertifyRequest\x1a\x1b.forerun.v1.CertifyResponse\x12<\n\x05\x41udit\x12\x18.forerun.v1.AuditRequest\x1a\x19.forerun.v1.AuditResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forerun.v1.verification_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUDITRESULT']._serialized_start=800
-  _globals['_AUDITRESULT']._serialized_end=925
+  _globals['_AUDITRESULT']._serialized_start=978
+  _globals['_AUDITRESULT']._serialized_end=1103
   _globals['_CERTIFYREQUEST']._serialized_start=121
   _globals['_CERTIFYREQUEST']._serialized_end=545
   _globals['_CERTIFYRESPONSE']._serialized_start=547
   _globals['_CERTIFYRESPONSE']._serialized_end=615
-  _globals['_AUDITREQUEST']._serialized_start=617
-  _globals['_AUDITREQUEST']._serialized_end=724
-  _globals['_AUDITRESPONSE']._serialized_start=726
-  _globals['_AUDITRESPONSE']._serialized_end=798
-  _globals['_VERIFICATIONSERVICE']._serialized_start=928
-  _globals['_VERIFICATIONSERVICE']._serialized_end=1079
+  _globals['_AUDITREQUEST']._serialized_start=618
+  _globals['_AUDITREQUEST']._serialized_end=902
+  _globals['_AUDITRESPONSE']._serialized_start=904
+  _globals['_AUDITRESPONSE']._serialized_end=976
+  _globals['_VERIFICATIONSERVICE']._serialized_start=1106
+  _globals['_VERIFICATIONSERVICE']._serialized_end=1257
 # @@protoc_insertion_point(module_scope)

@@ -169,8 +169,22 @@ class AuditRequest(_message.Message):
     LINE_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
     WORKSPACE_FIELD_NUMBER: _builtins.int
+    CONTRACT_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_SCOPE_FIELD_NUMBER: _builtins.int
+    SESSION_LABEL_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    CONTRACTS_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     """The workspace to run it in. Empty: none."""
+    credential_scope: _builtins.str
+    """Credential scope of the line's principal."""
+    session_label: _builtins.str
+    """Logical name of the session for tools that are told it. Empty: the session's id."""
+    worker: _builtins.str
+    """The worker that holds the workspace. Empty: any."""
+    partition: _builtins.int
+    """Partition of the session's journal."""
     @_builtins.property
     def line(self) -> _ledger_pb2.LedgerLine:
         """The ledger line of the hit."""
@@ -179,16 +193,30 @@ class AuditRequest(_message.Message):
     def action(self) -> _common_pb2.Action:
         """What ran."""
 
+    @_builtins.property
+    def contract(self) -> _policy_pb2.EffectContract:
+        """The contract of this very call, as it was committed. Needed."""
+
+    @_builtins.property
+    def contracts(self) -> _containers.RepeatedCompositeFieldContainer[_policy_pb2.EffectContract]:
+        """Contracts of the other tools that the session may call. A call of a tool without one counts as a write."""
+
     def __init__(
         self,
         *,
         line: _ledger_pb2.LedgerLine | None = ...,
         action: _common_pb2.Action | None = ...,
         workspace: _builtins.str = ...,
+        contract: _policy_pb2.EffectContract | None = ...,
+        credential_scope: _builtins.str = ...,
+        session_label: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        contracts: _abc.Iterable[_policy_pb2.EffectContract] | None = ...,
+        partition: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "line", b"line"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "contract", b"contract", "line", b"line"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "line", b"line", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "contract", b"contract", "contracts", b"contracts", "credential_scope", b"credential_scope", "line", b"line", "partition", b"partition", "session_label", b"session_label", "worker", b"worker", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
