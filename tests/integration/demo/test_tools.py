@@ -9,8 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
-from google.protobuf import json_format
 from mcp import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.types import TextContent
@@ -19,6 +17,8 @@ from forerun.cli.demo.agents import coding, research
 from forerun.cli.demo.draws import KIND_OF_TOOL, Draws
 from forerun.cli.demo.toolbench import make_project, policy_text, toolbench
 from forerun.cli.demo.tools.log import executions
+from forerun.core.outcomes import Mode
+from forerun.runtime.policy import parse_policy, policies_of, read_policy_file
 from forerun.v1 import policy_pb2
 
 FAULTS = coding.load_faults()
@@ -29,7 +29,7 @@ def policy(tmp_path: Path) -> policy_pb2.PolicyFile:
     text = policy_text(
         desk_url="http://127.0.0.1:1", project=tmp_path / 'a "folder"', log_file=tmp_path / "log", draws=QUICK
     )
-    return json_format.ParseDict(yaml.safe_load(text), policy_pb2.PolicyFile())
+    return parse_policy(text, "the demo's policy file")
 
 
 def test_the_policy_file_is_one_and_covers_every_tool_of_the_agents(tmp_path: Path) -> None:
@@ -38,6 +38,8 @@ def test_the_policy_file_is_one_and_covers_every_tool_of_the_agents(tmp_path: Pa
     served = {tool.name for server in parsed.servers for tool in server.tools}
     assert contracts == served == {*research.TOOLS, *coding.TOOLS} == set(KIND_OF_TOOL)
     assert list(parsed.policies[0].agents) == [research.AGENT, coding.AGENT]
+    (decided,) = policies_of(parsed).items
+    assert (decided.mode, decided.hold_out) == (Mode.EXACT, 0.0)
     assert parsed.servers[2].workspace_seed == str(tmp_path / 'a "folder"')
 
 
@@ -51,7 +53,7 @@ def test_a_write_that_may_not_be_repeated_never_runs_ahead(tmp_path: Path) -> No
 
 async def test_desk_and_graph_answer_and_keep_their_own_log(tmp_path: Path) -> None:
     async with toolbench(tmp_path, QUICK) as tools:
-        parsed = json_format.ParseDict(yaml.safe_load(tools.policy_file.read_text()), policy_pb2.PolicyFile())
+        parsed = read_policy_file(tools.policy_file)
         base = parsed.servers[0].tools[0].http.url.removesuffix("/{session}/search")
         async with httpx.AsyncClient(base_url=base) as desk:
             hits = (await desk.get("/forerun.R01/search", params={"q": "INC-2001"})).json()["hits"]
@@ -92,7 +94,7 @@ async def test_a_request_takes_its_drawn_time(tmp_path: Path) -> None:
     draws = Draws(1, 0.1)
     drawn = draws.tool_seconds("R01", "search", {"q": "pump"})
     async with toolbench(tmp_path, draws) as tools:
-        parsed = json_format.ParseDict(yaml.safe_load(tools.policy_file.read_text()), policy_pb2.PolicyFile())
+        parsed = read_policy_file(tools.policy_file)
         url = parsed.servers[0].tools[0].http.url.replace("{session}", "parallel.R01")
         loop = asyncio.get_running_loop()
         async with httpx.AsyncClient() as desk:
