@@ -158,7 +158,8 @@ class _Lexer:
                 expands = expands or (brace and ("," in part or ".." in part))
                 parts.append(part)
                 self._at += len(part)
-        self._take(Word("".join(parts), expands, globs), quoted=quoted)
+        text = "".join(parts)
+        self._take(Word(text, expands, globs and text != "["), quoted=quoted)  # a lone bracket is the test command
 
     def _take(self, word: Word, *, quoted: bool) -> None:
         if self._redirection:

@@ -18,6 +18,7 @@ from forerun.core.schema import ToolSchema
 
 _SEPARATORS = re.compile(r"""[,;"'`<>()\[\]{}|]+""")
 _WRAPPING = """.,;:!?*_"'`<>()[]{}|"""
+_SIGILS = "#$@"  # "order #W123" means W123 as well
 # What an entry costs beside its text, so that many short tokens are bounded as well as few long ones.
 _ENTRY_BYTES = 64
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -56,7 +57,7 @@ class TrustedText:
                 return
             self._keep(chunk)
             bare = chunk.strip(_WRAPPING)
-            self._keep(bare)
+            self._keep_word(bare)
             if _URL.match(bare):
                 self._add_url(bare)
             else:
@@ -64,14 +65,15 @@ class TrustedText:
 
     def _add_url(self, url: str) -> None:
         parts = _split(url)
-        for component in _components(parts) if parts is not None else ():
-            self._keep(component)
+        for written, meant in _components(parts) if parts is not None else ():
+            self._keep(written)
+            self._keep(meant)
 
     def _add_tokens(self, chunk: str) -> None:
         for token in _SEPARATORS.split(chunk):
             bare = token.strip(_WRAPPING)
             self._keep(token)
-            self._keep(bare)
+            self._keep_word(bare)
             if _URL.match(bare):
                 self._add_url(bare)
             elif "=" in bare:
@@ -91,6 +93,10 @@ class TrustedText:
             self.add(value)
         elif value is not None and not isinstance(value, bool):
             self._keep(_number_text(value))
+
+    def _keep_word(self, word: str) -> None:
+        self._keep(word)
+        self._keep(word.strip(_SIGILS))
 
     def _keep(self, text: str) -> None:
         if not text or len(text) > limits.TRUSTED_TOKEN_CHARS or text in self._known or self._bytes_left < 0:
@@ -141,9 +147,7 @@ def _is_trusted(value: int | Decimal | str, trusted: TrustedText) -> bool:
     if not _URL.match(value):
         return False
     parts = _split(value)
-    return parts is not None and all(
-        component in trusted or unquote_plus(component) in trusted for component in _components(parts)
-    )
+    return parts is not None and all(written in trusted or meant in trusted for written, meant in _components(parts))
 
 
 def _number_text(value: int | Decimal) -> str:
@@ -167,27 +171,28 @@ def _split(url: str) -> SplitResult | None:
     return parts if parts.hostname and len(parts.path) - len(parts.path.strip("/")) <= 2 else None
 
 
-def _components(parts: SplitResult) -> Iterator[str]:
-    """Every component by which a URL could carry something: host, port, user, path segments, query, fragment.
+def _components(parts: SplitResult) -> Iterator[tuple[str, str]]:
+    """Every component by which a URL could carry something, as written and as meant (decoded once).
 
-    Splitting is fine-grained on purpose: each piece has to be trusted by itself.
+    Splitting is fine-grained on purpose: host, port, user, each path segment, each name and value of the query and the
+    fragment have to be trusted by themselves.
     """
     scheme = parts.scheme.lower()
-    if scheme not in _USUAL_PORTS:
-        yield scheme
-    yield parts.hostname or ""
+    host = parts.hostname or ""
+    yield host, host
+    others = [scheme] if scheme not in _USUAL_PORTS else []
     if parts.port is not None and parts.port != _USUAL_PORTS.get(scheme):
-        yield str(parts.port)
-    for text in (parts.username, parts.password):
-        if text is not None:
-            yield text
+        others.append(str(parts.port))
+    others.extend(text for text in (parts.username, parts.password) if text is not None)
     # An empty piece in the middle is a component too: the number of slashes could be a message.
-    for segment in parts.path.removeprefix("/").removesuffix("/").split("/") if parts.path.strip("/") else ():
-        yield unquote(segment)
+    if parts.path.strip("/"):
+        others.extend(parts.path.removeprefix("/").removesuffix("/").split("/"))
+    if parts.fragment:
+        others.append(parts.fragment)
+    for written in others:
+        yield written, unquote(written)
     for pair in parts.query.split("&") if parts.query else ():
         name, _, value = pair.partition("=")
-        yield name
+        yield name, unquote_plus(name)
         if value:
-            yield value
-    if parts.fragment:
-        yield parts.fragment
+            yield value, unquote_plus(value)
