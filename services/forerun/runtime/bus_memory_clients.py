@@ -6,11 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import ConsumerSpec, Entry, Handler, Message, Watcher
+from forerun.runtime.bus import ConsumerSpec, DigestMismatch, Entry, Handler, Message, Watcher
 from forerun.runtime.bus_delivery import Delivery, Workers, WorkersConsumption
+from forerun.runtime.bus_digest import digest_of, hexadecimal
 from forerun.runtime.bus_memory_store import MemoryBucket, MemoryObjectStore, MemoryWatch
 from forerun.runtime.bus_memory_stream import MemoryConsumer
 from forerun.runtime.bus_pump import Pump
+from forerun.runtime.errors import ErrorReason, NotFound
 
 if TYPE_CHECKING:
     from forerun.runtime.bus_memory import MemoryBus
@@ -84,18 +86,29 @@ class MemoryObjects:
 
     async def put(self, data: bytes, tenant: str) -> str:
         """See `Objects`."""
+        digest = await digest_of(data)
         await self._client.ask()
-        return self._store.put(data, tenant)
+        self._store.content.setdefault(tenant, {})[digest] = bytes(data)
+        return digest
 
     async def get(self, digest: str, tenant: str) -> bytes:
         """See `Objects`."""
+        hexadecimal(digest)
         await self._client.ask()
-        return self._store.get(digest, tenant)
+        data = self._store.content.get(tenant, {}).get(digest)
+        if data is None:
+            raise NotFound(
+                ErrorReason.NOT_FOUND, f"no object of this digest in {self._store.name!r}", metadata={"digest": digest}
+            )
+        if await digest_of(data) != digest:
+            raise DigestMismatch(self._store.name, digest)
+        return data
 
     async def delete(self, digest: str, tenant: str) -> None:
         """See `Objects`."""
+        hexadecimal(digest)
         await self._client.ask()
-        self._store.delete(digest, tenant)
+        self._store.content.get(tenant, {}).pop(digest, None)
 
     async def digests(self, tenant: str) -> list[str]:
         """See `Objects`."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from dataclasses import dataclass
 from typing import Protocol
 
-from forerun.runtime.bus import DigestMismatch, Entry, KeyConflict, MessageTooLarge, Watcher
+from forerun.runtime.bus import Entry, KeyConflict, MessageTooLarge, Watcher
 from forerun.runtime.bus_pump import Pump
-from forerun.runtime.errors import ErrorReason, NotFound
 from forerun.runtime.topology import Bucket
 
 
@@ -181,22 +179,3 @@ class MemoryObjectStore:
     def __init__(self, name: str) -> None:
         self.name = name
         self.content: dict[str, dict[str, bytes]] = {}
-
-    def put(self, data: bytes, tenant: str) -> str:
-        """Stores and returns the digest."""
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        self.content.setdefault(tenant, {})[digest] = bytes(data)
-        return digest
-
-    def get(self, digest: str, tenant: str) -> bytes:
-        """The verified content."""
-        data = self.content.get(tenant, {}).get(digest)
-        if data is None:
-            raise NotFound(ErrorReason.NOT_FOUND, f"no object of this digest in {self.name!r}")
-        if digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
-            raise DigestMismatch(self.name, digest)
-        return data
-
-    def delete(self, digest: str, tenant: str) -> None:
-        """Deletes one."""
-        self.content.get(tenant, {}).pop(digest, None)

@@ -9,26 +9,23 @@ chunks are removed. The tenant is a token of its own, so that a tenant is erased
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from forerun.runtime import bus_headers, subjects
+from forerun.runtime import bus_digest, bus_headers, subjects
 from forerun.runtime.bus import DigestMismatch
+from forerun.runtime.bus_digest import digest_of, hexadecimal
 from forerun.runtime.bus_nats_api import ApiError, append, append_error, call, is_conflict, stored_message
 from forerun.runtime.bus_nats_read import Read, collect
 from forerun.runtime.bus_nats_wire import Wire
 from forerun.runtime.clock import Clock
-from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument, NotFound
+from forerun.runtime.errors import ErrorReason, ForerunError, NotFound
 from forerun.runtime.topology import ObjectStore
 
 _CHUNK_BYTES: Final = 128 * 1024
 _CHUNKS_IN_FLIGHT: Final = 8
 _CHUNK_NUMBER: Final = "Forerun-Chunk"
-_HASH_IN_THREAD_BYTES: Final = 1024 * 1024
-_DIGEST_PREFIX: Final = "sha256:"
-_HEX_DIGITS: Final = 64
 _MAX_OBJECTS: Final = 1_000_000
 
 
@@ -56,7 +53,7 @@ class NatsObjects:
 
     async def put(self, data: bytes, tenant: str) -> str:
         """See `Objects`."""
-        digest = await _digest(data)
+        digest = await digest_of(data)
         present = await self._describe(digest, tenant)
         if present is not None and not self._expires_soon(present):
             return digest
@@ -83,7 +80,7 @@ class NatsObjects:
         if len(data) < description.size_bytes:
             # Chunks gone, description still there: it expires or is deleted just now.
             raise self._missing(digest)
-        if await _digest(data) != digest:
+        if await digest_of(data) != digest:
             raise DigestMismatch(self._row.name, digest)
         return data
 
@@ -102,7 +99,7 @@ class NatsObjects:
             "headers_only": True,
         }
         read = await self._collect(config, _MAX_OBJECTS)
-        return sorted(_DIGEST_PREFIX + item.subject.rsplit(".", 1)[1] for item in read)
+        return sorted(bus_digest.PREFIX + item.subject.rsplit(".", 1)[1] for item in read)
 
     async def erase(self, tenant: str) -> None:
         """See `Objects`."""
@@ -185,10 +182,7 @@ class NatsObjects:
         return f"$O.{self._row.name}.C.{subjects.token(tenant)}.{upload}"
 
     def _meta(self, digest: str, tenant: str) -> str:
-        hexadecimal = digest.removeprefix(_DIGEST_PREFIX)
-        if len(hexadecimal) != _HEX_DIGITS or hexadecimal == digest or not hexadecimal.isalnum():
-            raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "a digest looks like sha256:<64 hexadecimal digits>")
-        return f"$O.{self._row.name}.M.{subjects.token(tenant)}.{hexadecimal}"
+        return f"$O.{self._row.name}.M.{subjects.token(tenant)}.{hexadecimal(digest)}"
 
     def _missing(self, digest: str) -> NotFound:
         return NotFound(
@@ -198,12 +192,3 @@ class NatsObjects:
 
 def _chunk_number(chunk: Read) -> int:
     return int(bus_headers.parse(chunk.header_block or b"").get(_CHUNK_NUMBER, "0"))
-
-
-async def _digest(data: bytes) -> str:
-    if len(data) >= _HASH_IN_THREAD_BYTES:
-        # Hashing releases the interpreter; on the loop a large object would hold up every session.
-        digest = await asyncio.to_thread(hashlib.sha256, data)
-    else:
-        digest = hashlib.sha256(data)
-    return _DIGEST_PREFIX + digest.hexdigest()
