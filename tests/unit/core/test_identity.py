@@ -40,17 +40,25 @@ def same(one: str, other: str, schema: ToolSchema | None = None) -> bool:
     return canonical_arguments(parsed(one), schema=schema) == canonical_arguments(parsed(other), schema=schema)
 
 
-def call(text: str = '{"q":"x"}', **changes: str) -> Identity:
-    usual = identity_of(
-        tenant="acme",
-        tool="search",
-        version="v1",
+def call(
+    text: str = '{"q":"x"}',
+    *,
+    tenant: str = "acme",
+    tool: str = "search",
+    version: str = "v1",
+    principal: str = "ada",
+    credential_scope: str = "all",
+    workspace: str = "w1",
+) -> Identity:
+    return identity_of(
+        tenant=tenant,
+        tool=tool,
+        version=version,
         arguments=parsed(text),
-        principal="ada",
-        credential_scope="all",
-        workspace="w1",
+        principal=principal,
+        credential_scope=credential_scope,
+        workspace=workspace,
     )
-    return dataclasses.replace(usual, **changes)
 
 
 def test_key_order_does_not_matter_and_list_order_does() -> None:
