@@ -64,9 +64,12 @@ class Pipe:
         while not self._closed:
             if self._items:
                 arrives_at, data = self._items[0]
-                wait = arrives_at - self._loop.time()
-                if wait > 0:
-                    await asyncio.sleep(wait)
+                if arrives_at > self._loop.time():
+                    timer = self._loop.call_at(arrives_at, self._wake)
+                    try:
+                        await self._changed()
+                    finally:
+                        timer.cancel()
                     continue
                 self._items.popleft()
                 self._wake()

@@ -36,7 +36,7 @@ class Metrics:
         self._families: dict[Metric, _Family] = {
             metric: _Family(metric, self.registry)
             for metric in METRICS
-            if service is None or service in metric.services
+            if service is None or service in metric.services or metric.services == metrics_table.ALL_SERVICES
         }
 
     def add(self, metric: Metric, amount: float = 1.0, /, **labels: str) -> None:

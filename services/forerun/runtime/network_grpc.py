@@ -94,6 +94,7 @@ class _GrpcServerHandle:
         self._guarded = guarded
         self._health = health
         self._address = address
+        self._stopping: asyncio.Future[None] | None = None
 
     @property
     def address(self) -> str:
@@ -106,12 +107,11 @@ class _GrpcServerHandle:
         self._health.close()
         # grpc's own end of the grace cuts the calls without a status of ours; so it comes a little later, and until
         # then the handlers are cancelled, which sends their clients a typed error.
-        stopping = asyncio.ensure_future(self._server.stop(grace_seconds + _CUT_SECONDS))
-        try:
-            await asyncio.wait([stopping], timeout=grace_seconds)
-            self._guarded.interrupt()
-        finally:
-            await stopping
+        # Kept here: a caller that is cancelled leaves it running and calls again with less grace.
+        self._stopping = asyncio.ensure_future(self._server.stop(grace_seconds + _CUT_SECONDS))
+        await asyncio.wait([self._stopping], timeout=grace_seconds)
+        self._guarded.interrupt()
+        await asyncio.shield(self._stopping)
 
 
 def server_options(options: NetworkOptions) -> _Options:
