@@ -10,6 +10,7 @@ from forerun.runtime.bus_nats_kv import MARKER_SECONDS
 from forerun.runtime.bus_nats_kv import stream_name as bucket_stream
 from forerun.runtime.bus_nats_objects import stream_name as object_stream
 from forerun.runtime.bus_nats_wire import Wire
+from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.runtime.topology import Bucket, ObjectStore, Stream
 
 _log = logging.getLogger(__name__)
@@ -17,6 +18,8 @@ _log = logging.getLogger(__name__)
 _NANOS: Final = 1_000_000_000
 # Room for the broker's headers on a value.
 _HEADER_ROOM_BYTES: Final = 512
+# JetStream reports an invalid configuration as an error of the server.
+_REFUSALS: Final = frozenset({400, 500})
 _BUCKET_DEDUPE_SECONDS: Final = 120.0
 
 
@@ -104,8 +107,13 @@ async def declare(wire: Wire, config: dict[str, Any]) -> None:
             _log.info("stream %s: changing %s", name, ", ".join(changed))
             await call(wire, f"STREAM.UPDATE.{name}", present | config)
     except ApiError as error:
-        _log.error("stream %s: the broker refuses its configuration: %s", name, error.description)
-        raise error.typed() from None
+        if error.code not in _REFUSALS:
+            raise error.typed() from None
+        raise FailedPrecondition(
+            ErrorReason.SETTING_INVALID,
+            f"the broker refuses the configuration of {name}: {error.description}",
+            metadata={"stream": name, "broker_code": str(error.err_code)},
+        ) from None
 
 
 def _zero(value: object) -> object:

@@ -12,6 +12,7 @@ import pytest
 from forerun.runtime import subjects
 from forerun.runtime.bus import Bus, ConsumerSpec, Message, Poison, Start
 from forerun.runtime.topology import AUDITS, DEADLETTER, EVENTS, MAX_DELIVERIES_ADVISORIES
+from tests.contract.runtime_bus.platforms import Platform, eventually
 
 WORK = subjects.audit("tenant")
 SPEC = ConsumerSpec(
@@ -28,7 +29,7 @@ async def dead_letters(bus: Bus, spec: ConsumerSpec = SPEC) -> list[dict[str, ob
     return [json.loads(message.data) for message in stored]
 
 
-async def test_every_message_is_handled_once_and_in_order(platform, eventually) -> None:
+async def test_every_message_is_handled_once_and_in_order(platform: Platform) -> None:
     bus = await platform.bus()
     handled: list[tuple[bytes, int]] = []
 
@@ -52,7 +53,7 @@ async def test_every_message_is_handled_once_and_in_order(platform, eventually) 
     assert await bus.read(WORK, limit=9) == []
 
 
-async def test_processes_share_a_consumer_and_each_consumer_has_its_own_place(platform, eventually) -> None:
+async def test_processes_share_a_consumer_and_each_consumer_has_its_own_place(platform: Platform) -> None:
     one, two = await platform.bus(), await platform.bus()
     journal = subjects.event(0, "t", "a", "s")
     spec = replace(SPEC, stream=EVENTS, name="trainer", subjects=("forerun.v1.event.0.>",))
@@ -76,7 +77,7 @@ async def test_processes_share_a_consumer_and_each_consumer_has_its_own_place(pl
     assert own == bodies
 
 
-async def test_no_more_than_the_allowed_number_is_in_work(platform, eventually) -> None:
+async def test_no_more_than_the_allowed_number_is_in_work(platform: Platform) -> None:
     bus = await platform.bus()
     running = peak = 0
 
@@ -93,7 +94,7 @@ async def test_no_more_than_the_allowed_number_is_in_work(platform, eventually) 
     assert peak == 4
 
 
-async def test_a_failed_attempt_is_repeated_after_a_growing_delay(platform, eventually) -> None:
+async def test_a_failed_attempt_is_repeated_after_a_growing_delay(platform: Platform) -> None:
     bus = await platform.bus()
     attempts: list[tuple[int, float]] = []
 
@@ -114,7 +115,7 @@ async def test_a_failed_attempt_is_repeated_after_a_growing_delay(platform, even
     assert await dead_letters(bus) == []
 
 
-async def test_poison_goes_to_the_dead_letters_once_and_the_queue_is_empty(platform, eventually) -> None:
+async def test_poison_goes_to_the_dead_letters_once_and_the_queue_is_empty(platform: Platform) -> None:
     bus = await platform.bus()
 
     async def handler(message: Message) -> None:
@@ -136,7 +137,7 @@ async def test_poison_goes_to_the_dead_letters_once_and_the_queue_is_empty(platf
     assert await bus.read(WORK, limit=9) == []
 
 
-async def test_after_the_last_attempt_the_message_is_a_dead_letter_that_names_the_error(platform, eventually) -> None:
+async def test_after_the_last_attempt_the_message_is_a_dead_letter_that_names_the_error(platform: Platform) -> None:
     bus = await platform.bus()
     journal = subjects.event(0, "t", "a", "s")
     spec = replace(SPEC, stream=EVENTS, name="learner", subjects=("forerun.v1.event.>",), max_deliver=3)
@@ -156,7 +157,7 @@ async def test_after_the_last_attempt_the_message_is_a_dead_letter_that_names_th
     assert original.data == b"1"
 
 
-async def test_a_message_whose_workers_died_is_recorded_by_the_broker(platform, eventually) -> None:
+async def test_a_message_whose_workers_died_is_recorded_by_the_broker(platform: Platform) -> None:
     bus = await platform.bus()
     spec = replace(SPEC, max_deliver=1)
     started = asyncio.Event()
@@ -184,7 +185,7 @@ async def test_a_message_whose_workers_died_is_recorded_by_the_broker(platform, 
     assert (await bus.fetch(DEADLETTER, recorded[0].sequence or 0)) is not None
 
 
-async def test_work_longer_than_ack_wait_is_not_given_to_anybody_else(platform, eventually) -> None:
+async def test_work_longer_than_ack_wait_is_not_given_to_anybody_else(platform: Platform) -> None:
     one, two = await platform.bus(), await platform.bus()
     spec = replace(SPEC, ack_wait_seconds=0.3)
     attempts: list[int] = []
@@ -200,7 +201,7 @@ async def test_work_longer_than_ack_wait_is_not_given_to_anybody_else(platform, 
     assert attempts == [1]
 
 
-async def test_a_handler_that_takes_too_long_is_cancelled_and_the_message_repeated(platform, eventually) -> None:
+async def test_a_handler_that_takes_too_long_is_cancelled_and_the_message_repeated(platform: Platform) -> None:
     bus = await platform.bus()
     ended: list[str] = []
 
@@ -220,7 +221,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_the_message_repeat
     assert consumption.failed == 1
 
 
-async def test_closing_lets_a_running_handler_end(platform, eventually) -> None:
+async def test_closing_lets_a_running_handler_end(platform: Platform) -> None:
     bus = await platform.bus()
     started = asyncio.Event()
 
@@ -237,7 +238,7 @@ async def test_closing_lets_a_running_handler_end(platform, eventually) -> None:
     assert await reader.read(WORK, limit=9) == []
 
 
-async def test_closing_gives_unfinished_work_back_at_once(platform, eventually) -> None:
+async def test_closing_gives_unfinished_work_back_at_once(platform: Platform) -> None:
     one, two = await platform.bus(), await platform.bus()
     started = asyncio.Event()
 
@@ -258,7 +259,7 @@ async def test_closing_gives_unfinished_work_back_at_once(platform, eventually) 
     await eventually(lambda: second.acknowledged == 1)
 
 
-async def test_a_consumer_that_starts_new_skips_the_past(platform, eventually) -> None:
+async def test_a_consumer_that_starts_new_skips_the_past(platform: Platform) -> None:
     bus = await platform.bus()
     journal = subjects.event(0, "t", "a", "s")
     handled: list[bytes] = []
@@ -273,7 +274,7 @@ async def test_a_consumer_that_starts_new_skips_the_past(platform, eventually) -
     await eventually(lambda: handled == [b"new"])
 
 
-async def test_after_an_outage_everything_is_handled(platform, eventually) -> None:
+async def test_after_an_outage_everything_is_handled(platform: Platform) -> None:
     bus = await platform.bus()
     handled: list[bytes] = []
 

@@ -9,11 +9,12 @@ import pytest
 from forerun.runtime import subjects
 from forerun.runtime.bus import Message
 from forerun.runtime.errors import InvalidArgument
+from tests.contract.runtime_bus.platforms import Platform, eventually
 
 LOAD = subjects.load("worker 1")
 
 
-async def test_listeners_hear_in_order_with_wildcards_and_stream_subjects_as_they_pass(platform, eventually) -> None:
+async def test_listeners_hear_in_order_with_wildcards_and_stream_subjects_as_they_pass(platform: Platform) -> None:
     sender, listener = await platform.bus(), await platform.bus()
     heard: list[Message] = []
 
@@ -30,7 +31,7 @@ async def test_listeners_hear_in_order_with_wildcards_and_stream_subjects_as_the
     assert heard == [Message(LOAD, b"1", {"A": "b"}), Message(journal, b"2", {"C": "d"}), Message(LOAD, b"3")]
 
 
-async def test_a_handler_never_runs_inside_the_sender(platform, eventually) -> None:
+async def test_a_handler_never_runs_inside_the_sender(platform: Platform) -> None:
     bus = await platform.bus()
     inside = False
     heard: list[bool] = []
@@ -45,7 +46,7 @@ async def test_a_handler_never_runs_inside_the_sender(platform, eventually) -> N
     await eventually(lambda: heard == [False])
 
 
-async def test_a_slow_listener_drops_the_newest_and_counts_them(platform, eventually) -> None:
+async def test_a_slow_listener_drops_the_newest_and_counts_them(platform: Platform) -> None:
     sender, listener = await platform.bus(), await platform.bus()
     gate = asyncio.Event()
     handled: list[bytes] = []
@@ -66,7 +67,7 @@ async def test_a_slow_listener_drops_the_newest_and_counts_them(platform, eventu
     assert subscription.gaps > 0
 
 
-async def test_a_handler_that_raises_is_counted_and_the_next_message_comes(platform, eventually) -> None:
+async def test_a_handler_that_raises_is_counted_and_the_next_message_comes(platform: Platform) -> None:
     bus = await platform.bus()
     heard: list[bytes] = []
 
@@ -82,7 +83,7 @@ async def test_a_handler_that_raises_is_counted_and_the_next_message_comes(platf
     assert (subscription.failed, subscription.dropped) == (1, 0)
 
 
-async def test_an_outage_is_a_gap_and_listening_goes_on(platform, eventually) -> None:
+async def test_an_outage_is_a_gap_and_listening_goes_on(platform: Platform) -> None:
     sender, listener = await platform.bus(), await platform.bus()
     heard: list[bytes] = []
 
@@ -99,7 +100,7 @@ async def test_an_outage_is_a_gap_and_listening_goes_on(platform, eventually) ->
     await eventually(lambda: heard == [b"heard"])
 
 
-async def test_a_closed_subscription_hears_nothing(platform, eventually) -> None:
+async def test_a_closed_subscription_hears_nothing(platform: Platform) -> None:
     bus = await platform.bus()
     heard: list[bytes] = []
 
@@ -116,7 +117,7 @@ async def test_a_closed_subscription_hears_nothing(platform, eventually) -> None
 
 
 @pytest.mark.parametrize("pattern", ["", "a..b", "a.>.b", "a*.b", "a b", ">.a"])
-async def test_malformed_patterns_are_refused(platform, pattern: str) -> None:
+async def test_malformed_patterns_are_refused(platform: Platform, pattern: str) -> None:
     bus = await platform.bus()
 
     async def handler(_: Message) -> None:

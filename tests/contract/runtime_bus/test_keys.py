@@ -9,9 +9,10 @@ import pytest
 from forerun.runtime.bus import Bus, Entry, KeyConflict, KeyValue, MessageTooLarge
 from forerun.runtime.errors import Unavailable
 from forerun.runtime.topology import BUDGETS, EPOCHS
+from tests.contract.runtime_bus.platforms import Platform, eventually
 
 
-async def test_compare_and_set(platform) -> None:
+async def test_compare_and_set(platform: Platform) -> None:
     kv = (await platform.bus()).kv(EPOCHS)
     assert await kv.get("session") is None
     first = await kv.create("session", b"1")
@@ -28,7 +29,7 @@ async def test_compare_and_set(platform) -> None:
     assert await kv.get("session") == Entry(b"3", third)
 
 
-async def test_a_deleted_key_is_gone_and_can_be_created_again(platform) -> None:
+async def test_a_deleted_key_is_gone_and_can_be_created_again(platform: Platform) -> None:
     kv = (await platform.bus()).kv(EPOCHS)
     first = await kv.create("key", b"1")
     await kv.delete("key")
@@ -46,7 +47,7 @@ async def test_a_deleted_key_is_gone_and_can_be_created_again(platform) -> None:
 
 
 @pytest.mark.parametrize("key", ["a b", "", "/", "a//b", "a.b", "*", ">", "ü/\r\n", "a=b", "$KV", "orders/{id}/x.y"])
-async def test_any_text_is_a_key(platform, key: str) -> None:
+async def test_any_text_is_a_key(platform: Platform, key: str) -> None:
     kv = (await platform.bus()).kv(EPOCHS)
     revision = await kv.put(key, b"1")
     await kv.put("neighbour", b"2")
@@ -54,7 +55,7 @@ async def test_any_text_is_a_key(platform, key: str) -> None:
     assert sorted([key, "neighbour"]) == await kv.keys()
 
 
-async def test_prefixes_are_prefixes_of_the_text(platform) -> None:
+async def test_prefixes_are_prefixes_of_the_text(platform: Platform) -> None:
     kv = (await platform.bus()).kv(EPOCHS)
     for key in ("a", "a/1", "a/12", "a/1/x", "ab/1", "b"):
         await kv.put(key, b"")
@@ -65,7 +66,7 @@ async def test_prefixes_are_prefixes_of_the_text(platform) -> None:
     assert await kv.keys("c") == []
 
 
-async def test_counting_with_compare_and_set_loses_nothing(platform) -> None:
+async def test_counting_with_compare_and_set_loses_nothing(platform: Platform) -> None:
     buses = [await platform.bus() for _ in range(3)]
     await buses[0].kv(BUDGETS).create("spent", b"0")
 
@@ -87,7 +88,7 @@ async def test_counting_with_compare_and_set_loses_nothing(platform) -> None:
     assert entry.value == b"30"
 
 
-async def test_a_value_above_the_buckets_limit_is_refused(platform) -> None:
+async def test_a_value_above_the_buckets_limit_is_refused(platform: Platform) -> None:
     kv = (await platform.bus()).kv(EPOCHS)
     await kv.put("key", b"x" * 4096)
     with pytest.raises(MessageTooLarge):
@@ -112,7 +113,7 @@ class Seen:
         return state
 
 
-async def test_a_watch_first_tells_what_is_there_then_what_changes(platform, eventually) -> None:
+async def test_a_watch_first_tells_what_is_there_then_what_changes(platform: Platform) -> None:
     kv, other = (await platform.bus()).kv(EPOCHS), (await platform.bus()).kv(EPOCHS)
     await kv.put("a/1", b"1")
     await kv.put("a/2", b"2")
@@ -133,7 +134,7 @@ async def test_a_watch_first_tells_what_is_there_then_what_changes(platform, eve
     assert watch.dropped == 0
 
 
-async def test_a_watch_of_nothing_returns_and_hears_the_first_key(platform, eventually) -> None:
+async def test_a_watch_of_nothing_returns_and_hears_the_first_key(platform: Platform) -> None:
     kv = (await platform.bus()).kv(EPOCHS)
     seen = Seen()
     await kv.watch("", seen)
@@ -142,7 +143,7 @@ async def test_a_watch_of_nothing_returns_and_hears_the_first_key(platform, even
     await eventually(lambda: seen.events == [("x", b"1")])
 
 
-async def test_a_watch_survives_an_outage_and_has_the_truth_afterwards(platform, eventually) -> None:
+async def test_a_watch_survives_an_outage_and_has_the_truth_afterwards(platform: Platform) -> None:
     kv, other = (await platform.bus()).kv(EPOCHS), (await platform.bus()).kv(EPOCHS)
     for number in range(300):
         await kv.put(f"k/{number}", b"1")
@@ -162,7 +163,7 @@ async def test_a_watch_survives_an_outage_and_has_the_truth_afterwards(platform,
     assert watch.gaps >= 1
 
 
-async def test_keys_expire_and_watchers_hear_of_it(platform, eventually) -> None:
+async def test_keys_expire_and_watchers_hear_of_it(platform: Platform) -> None:
     kv: KeyValue = (await platform.bus()).kv("short")
     seen = Seen()
     await kv.watch("", seen)

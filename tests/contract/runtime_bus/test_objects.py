@@ -10,6 +10,7 @@ import pytest
 from forerun.runtime.bus import DigestMismatch
 from forerun.runtime.errors import InvalidArgument, NotFound, Unavailable
 from forerun.runtime.topology import RESULTS
+from tests.contract.runtime_bus.platforms import Platform
 
 LARGE = bytes(range(256)) * 2000
 
@@ -19,7 +20,7 @@ def digest_of(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", LARGE, b"x" * (128 * 1024), b"x" * (128 * 1024 + 1)])
-async def test_what_was_put_comes_back_by_its_digest(platform, data: bytes) -> None:
+async def test_what_was_put_comes_back_by_its_digest(platform: Platform, data: bytes) -> None:
     objects = (await platform.bus()).objects(RESULTS)
     digest = await objects.put(data, "tenant")
     assert digest == digest_of(data)
@@ -28,7 +29,7 @@ async def test_what_was_put_comes_back_by_its_digest(platform, data: bytes) -> N
     assert await objects.digests("tenant") == [digest]
 
 
-async def test_tenants_are_apart_and_erased_apart(platform) -> None:
+async def test_tenants_are_apart_and_erased_apart(platform: Platform) -> None:
     objects = (await platform.bus()).objects(RESULTS)
     digest = await objects.put(LARGE, "a b")
     with pytest.raises(NotFound):
@@ -50,7 +51,7 @@ async def test_tenants_are_apart_and_erased_apart(platform) -> None:
     assert await objects.get(digest, "a b") == LARGE
 
 
-async def test_the_same_content_stored_by_many_at_once_is_whole(platform) -> None:
+async def test_the_same_content_stored_by_many_at_once_is_whole(platform: Platform) -> None:
     buses = [await platform.bus() for _ in range(4)]
     digests = await asyncio.gather(*(bus.objects(RESULTS).put(LARGE, "t") for bus in buses))
     assert set(digests) == {digest_of(LARGE)}
@@ -58,7 +59,7 @@ async def test_the_same_content_stored_by_many_at_once_is_whole(platform) -> Non
     assert await buses[0].objects(RESULTS).digests("t") == [digests[0]]
 
 
-async def test_damaged_content_is_never_handed_out(platform) -> None:
+async def test_damaged_content_is_never_handed_out(platform: Platform) -> None:
     objects = (await platform.bus()).objects(RESULTS)
     digest = await objects.put(b"content", "t")
     await platform.damage(RESULTS, digest, "t")
@@ -66,7 +67,7 @@ async def test_damaged_content_is_never_handed_out(platform) -> None:
         await objects.get(digest, "t")
 
 
-async def test_a_malformed_digest_is_refused_and_an_unknown_one_not_found(platform) -> None:
+async def test_a_malformed_digest_is_refused_and_an_unknown_one_not_found(platform: Platform) -> None:
     objects = (await platform.bus()).objects(RESULTS)
     with pytest.raises(NotFound):
         await objects.get(digest_of(b"never stored"), "t")
@@ -75,7 +76,7 @@ async def test_a_malformed_digest_is_refused_and_an_unknown_one_not_found(platfo
             await objects.get(malformed, "t")
 
 
-async def test_during_an_outage_objects_fail_with_a_typed_error(platform) -> None:
+async def test_during_an_outage_objects_fail_with_a_typed_error(platform: Platform) -> None:
     objects = (await platform.bus()).objects(RESULTS)
     digest = await objects.put(LARGE, "t")
     await platform.outage()

@@ -18,6 +18,7 @@ from forerun.runtime.bus import (
 )
 from forerun.runtime.errors import InvalidArgument, Unavailable
 from forerun.runtime.topology import EVENTS
+from tests.contract.runtime_bus.platforms import Platform
 
 JOURNAL = subjects.event(0, "tenant", "agent", "session")
 OTHER = subjects.event(0, "tenant", "agent", "other")
@@ -27,7 +28,7 @@ async def append(bus: Bus, data: bytes = b"x", subject: str = JOURNAL, **more: o
     return await bus.append(subject, data, timeout_seconds=3.0, **more)  # type: ignore[arg-type]
 
 
-async def test_what_was_appended_is_read_in_order_with_its_headers(platform) -> None:
+async def test_what_was_appended_is_read_in_order_with_its_headers(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     first = await append(bus, b"1", headers={EVENT_TYPE_HEADER: "user_turn", "X-Name": "ü: é"})
     await append(bus, b"elsewhere", OTHER)
@@ -43,7 +44,7 @@ async def test_what_was_appended_is_read_in_order_with_its_headers(platform) -> 
     assert await bus.read(subjects.event(0, "tenant", "agent", "none"), limit=10) == []
 
 
-async def test_a_long_journal_is_read_whole(platform) -> None:
+async def test_a_long_journal_is_read_whole(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     sequences = await asyncio.gather(*(append(bus, b"%d" % number) for number in range(1200)))
     messages = await bus.read(JOURNAL, limit=2000)
@@ -51,7 +52,7 @@ async def test_a_long_journal_is_read_whole(platform) -> None:
     assert len(await bus.read(JOURNAL, limit=700)) == 700
 
 
-async def test_an_append_with_the_wrong_expectation_is_refused_and_not_stored(platform) -> None:
+async def test_an_append_with_the_wrong_expectation_is_refused_and_not_stored(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     await append(bus, b"foreign", OTHER)
     first = await append(bus, expected_last_sequence=0)
@@ -63,7 +64,7 @@ async def test_an_append_with_the_wrong_expectation_is_refused_and_not_stored(pl
     assert [message.sequence for message in await bus.read(JOURNAL, limit=9)] == [first, second]
 
 
-async def test_of_two_owners_with_the_same_expectation_one_wins(platform) -> None:
+async def test_of_two_owners_with_the_same_expectation_one_wins(platform: Platform) -> None:
     one, two = await platform.bus("orchestrator"), await platform.bus("orchestrator")
     results = await asyncio.gather(
         append(one, b"1", expected_last_sequence=0), append(two, b"2", expected_last_sequence=0), return_exceptions=True
@@ -72,14 +73,16 @@ async def test_of_two_owners_with_the_same_expectation_one_wins(platform) -> Non
     assert len(await one.read(JOURNAL, limit=9)) == 1
 
 
-async def test_a_message_id_is_stored_once(platform) -> None:
+async def test_a_message_id_is_stored_once(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     first = await append(bus, b"1", message_id="event-1")
     assert await append(bus, b"again", message_id="event-1") == first
     assert [message.data for message in await bus.read(JOURNAL, limit=9)] == [b"1"]
 
 
-async def test_repeating_an_append_that_was_stored_gives_its_sequence_also_with_an_expectation(platform) -> None:
+async def test_repeating_a_stored_append_gives_its_sequence_also_with_an_expectation(
+    platform: Platform,
+) -> None:
     bus = await platform.bus("orchestrator")
     first = await append(bus, b"1", message_id="a", expected_last_sequence=0)
     second = await append(bus, b"2", message_id="b", expected_last_sequence=first)
@@ -89,7 +92,7 @@ async def test_repeating_an_append_that_was_stored_gives_its_sequence_also_with_
         await append(bus, b"3", message_id="c", expected_last_sequence=first)
 
 
-async def test_the_largest_message_passes_and_one_byte_more_does_not(platform) -> None:
+async def test_the_largest_message_passes_and_one_byte_more_does_not(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     await append(bus, b"x" * MAX_MESSAGE_BYTES)
     with pytest.raises(MessageTooLarge) as caught:
@@ -104,7 +107,9 @@ async def test_the_largest_message_passes_and_one_byte_more_does_not(platform) -
 
 
 @pytest.mark.parametrize("headers", [{"Nats-Msg-Id": "1"}, {"A B": "1"}, {"A": "1\r\nB: 2"}, {"A": " 1"}, {"": "1"}])
-async def test_headers_that_would_not_arrive_as_they_are_are_refused(platform, headers: dict[str, str]) -> None:
+async def test_headers_that_would_not_arrive_as_they_are_are_refused(
+    platform: Platform, headers: dict[str, str]
+) -> None:
     bus = await platform.bus("orchestrator")
     with pytest.raises(InvalidArgument):
         await append(bus, headers=headers)
@@ -113,7 +118,7 @@ async def test_headers_that_would_not_arrive_as_they_are_are_refused(platform, h
 
 
 @pytest.mark.parametrize("subject", ["", "a..b", "a b", "a.*", "a.>", "a\r\nPUB b 0", ".a", "a" * 3000])
-async def test_malformed_subjects_are_refused(platform, subject: str) -> None:
+async def test_malformed_subjects_are_refused(platform: Platform, subject: str) -> None:
     bus = await platform.bus("orchestrator")
     with pytest.raises(InvalidArgument):
         await append(bus, subject=subject)
@@ -121,7 +126,7 @@ async def test_malformed_subjects_are_refused(platform, subject: str) -> None:
         await bus.read(subject, limit=1)
 
 
-async def test_a_subject_without_a_stream_stores_nothing_and_says_so(platform) -> None:
+async def test_a_subject_without_a_stream_stores_nothing_and_says_so(platform: Platform) -> None:
     bus = await platform.bus("admin")
     with pytest.raises(Unavailable) as caught:
         await append(bus, subject="nobody.takes.this")
@@ -129,7 +134,7 @@ async def test_a_subject_without_a_stream_stores_nothing_and_says_so(platform) -
     assert caught.value.metadata["stored"] == "no"
 
 
-async def test_during_an_outage_an_append_fails_at_once_and_is_not_stored_later(platform) -> None:
+async def test_during_an_outage_an_append_fails_at_once_and_is_not_stored_later(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     first = await append(bus, b"before")
     await platform.outage()
@@ -141,19 +146,18 @@ async def test_during_an_outage_an_append_fails_at_once_and_is_not_stored_later(
     with pytest.raises(Unavailable):
         await bus.read(JOURNAL, limit=1)
     await platform.recover()
-    assert bus.connected
     await append(bus, b"after", expected_last_sequence=first)
     assert [message.data for message in await bus.read(JOURNAL, limit=9)] == [b"before", b"after"]
 
 
-async def test_fetch_gives_one_message_by_its_sequence(platform) -> None:
+async def test_fetch_gives_one_message_by_its_sequence(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     sequence = await append(bus, b"1", headers={"A": "b"})
     assert await bus.fetch(EVENTS, sequence) == Message(JOURNAL, b"1", {"A": "b"}, sequence, 0)
     assert await bus.fetch(EVENTS, sequence + 1) is None
 
 
-async def test_purging_a_tenant_leaves_the_others_and_resets_the_expectation(platform) -> None:
+async def test_purging_a_tenant_leaves_the_others_and_resets_the_expectation(platform: Platform) -> None:
     bus = await platform.bus("admin")
     kept = subjects.event(0, "tenant2", "agent", "session")
     await append(bus)
@@ -166,7 +170,7 @@ async def test_purging_a_tenant_leaves_the_others_and_resets_the_expectation(pla
     await append(bus, expected_last_sequence=0)
 
 
-async def test_a_closed_bus_refuses_and_closing_again_is_fine(platform) -> None:
+async def test_a_closed_bus_refuses_and_closing_again_is_fine(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
     await bus.close(1.0)
     await bus.close(1.0)

@@ -1,0 +1,69 @@
+"""A service's connection to the broker, made from its settings when the process starts."""
+
+from __future__ import annotations
+
+from forerun.runtime.bus import Bus
+from forerun.runtime.bus_nats import NatsBus
+from forerun.runtime.bus_nats_wire import NatsOptions
+from forerun.runtime.clock import Clock
+from forerun.runtime.errors import Bug, ErrorReason
+from forerun.runtime.ids import Ids
+from forerun.runtime.settings import ServiceSettings, read_secret
+
+_CONNECT_SECONDS = 20.0
+
+
+class BusPart:
+    """The bus of a process as a component: connected at start, closed at stop.
+
+    Args:
+        settings: Where the broker is, and as whom to connect; the user defaults to the service's name.
+        clock: Tells the time.
+        ids: Makes inbox names.
+        bus: Used instead of a connection; then it is not closed either.
+    """
+
+    def __init__(self, settings: ServiceSettings, *, clock: Clock, ids: Ids, bus: Bus | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._bus = bus
+        self._own = bus is None
+
+    @property
+    def bus(self) -> Bus:
+        """The bus.
+
+        Raises:
+            Bug: the process has not started yet.
+        """
+        if self._bus is None:
+            raise Bug(ErrorReason.INTERNAL, "the bus is used before the process has started")
+        return self._bus
+
+    async def start(self) -> None:
+        """Connects.
+
+        Raises:
+            Unavailable: no broker answered in time.
+            Unauthenticated: it refused user or password.
+        """
+        if not self._own:
+            return
+        settings = self._settings
+        password = "" if settings.nats_password_file is None else read_secret(settings.nats_password_file)
+        self._bus = await NatsBus.connect(
+            NatsOptions(
+                servers=tuple(url.strip() for url in settings.nats_url.split(",")),
+                user=settings.nats_user or settings.service(),
+                password=password,
+            ),
+            clock=self._clock,
+            ids=self._ids,
+            timeout_seconds=_CONNECT_SECONDS,
+        )
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Closes the connection, if it is the process's own."""
+        if self._own and self._bus is not None:
+            await self._bus.close(grace_seconds)
