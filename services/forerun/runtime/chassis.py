@@ -27,6 +27,7 @@ class Chassis:
         metrics: Counts.
         tracing: Makes spans.
         network: Serves and calls gRPC.
+        authenticator: Who decides on callers.
     """
 
     clock: Clock
@@ -34,6 +35,7 @@ class Chassis:
     metrics: Metrics
     tracing: Tracing
     network: Network
+    authenticator: Authenticator
 
 
 MakeNetwork = Callable[[Inbound, CallToken | None, NetworkOptions], Network]
@@ -63,8 +65,9 @@ def make_chassis(
     exporter = otlp_exporter(settings.otlp_endpoint) if settings.otlp_endpoint else None
     tracing = Tracing(service, exporter, sample_ratio=settings.trace_sample_ratio)
     internal = None if settings.internal_token_file is None else read_secret(settings.internal_token_file)
+    authenticator = Authenticator(clock, token_file=settings.token_file, internal_token=internal)
     inbound = Inbound(
-        authenticator=Authenticator(clock, token_file=settings.token_file, internal_token=internal),
+        authenticator=authenticator,
         metrics=metrics,
         tracing=tracing,
     )
@@ -73,7 +76,14 @@ def make_chassis(
         None if internal is None else CallToken(internal),
         NetworkOptions(max_connection_age_seconds=settings.max_connection_age_seconds),
     )
-    return Chassis(clock=clock, ids=ids or SystemIds(clock), metrics=metrics, tracing=tracing, network=network)
+    return Chassis(
+        clock=clock,
+        ids=ids or SystemIds(clock),
+        metrics=metrics,
+        tracing=tracing,
+        network=network,
+        authenticator=authenticator,
+    )
 
 
 def _grpc_network(inbound: Inbound, token: CallToken | None, options: NetworkOptions) -> Network:

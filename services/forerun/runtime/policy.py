@@ -283,3 +283,46 @@ def parse_policy(text: str, where: str) -> policy_pb2.PolicyFile:
         return json_format.ParseDict(document, policy_pb2.PolicyFile(), max_recursion_depth=32)
     except json_format.ParseError as error:
         raise PolicyError(f"{where}: {error}") from error
+
+
+_EFFECT_MESSAGES = {
+    Effect.PURE: policy_pb2.EFFECT_PURE,
+    Effect.READ: policy_pb2.EFFECT_READ,
+    Effect.WRITE: policy_pb2.EFFECT_WRITE,
+}
+
+
+def contract_message(contract: Contract) -> policy_pb2.EffectContract:
+    """The message of a contract, with every default written out."""
+    message = policy_pb2.EffectContract(
+        tool=contract.tool,
+        effect=_EFFECT_MESSAGES[contract.effect] if contract.known else policy_pb2.EFFECT_UNSPECIFIED,
+        reads=_resource_messages(contract.reads),
+        writes=_resource_messages(contract.writes),
+        consuming=contract.consuming,
+        metered=contract.metered,
+        idempotent=contract.idempotent,
+        staged=contract.staged,
+        transactional=contract.transactional,
+        compensated_by=contract.compensated_by or "",
+        open_world=contract.open_world,
+        untrusted_output=contract.untrusted_output,
+        timeout_seconds=contract.timeout_seconds,
+        concurrency=contract.concurrency,
+        insensitive_fields=sorted(contract.insensitive_fields),
+        nfc_fields=sorted(contract.nfc_fields),
+        speculate=contract.speculate,
+        read_when={name: policy_pb2.StringValues(values=values) for name, values in contract.read_when.items()},
+        shell_argument=contract.shell_argument or "",
+        cost_money=contract.cost_money,
+    )
+    if contract.max_staleness_seconds is not None:
+        message.max_staleness_seconds = contract.max_staleness_seconds
+    if contract.output_cap_bytes is not None:
+        message.output_cap_bytes = contract.output_cap_bytes
+    return message
+
+
+def _resource_messages(templates: Iterable[ResourceTemplate]) -> list[policy_pb2.Resource]:
+    scopes = {Scope.SESSION: policy_pb2.RESOURCE_SCOPE_SESSION, Scope.SHARED: policy_pb2.RESOURCE_SCOPE_SHARED}
+    return [policy_pb2.Resource(template=one.text, scope=scopes[one.scope]) for one in templates]

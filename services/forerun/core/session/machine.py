@@ -53,6 +53,11 @@ class SessionMachine:
         return self._c.mode
 
     @property
+    def number(self) -> int:
+        """Number of the last journal event."""
+        return self._c.number
+
+    @property
     def last_turn(self) -> int:
         """Highest turn so far."""
         return self._calls.last_turn

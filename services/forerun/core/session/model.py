@@ -10,6 +10,7 @@ from forerun.core.governor import Limits, Prices
 from forerun.core.identity import Identity
 from forerun.core.outcomes import CallStatus, Mode, Served
 from forerun.core.resources import Footprint
+from forerun.core.schema import ToolSchema
 
 CallId = tuple[int, int]
 """(turn, index) of a call within its session."""
@@ -46,6 +47,7 @@ class PreparedCall:
         digest: Short name of the identity.
         private: Resource keys of the session.
         shared: Resource keys that other sessions see.
+        schema: The tool's schema, where it has one.
         uses_workspace: It works in the session's workspace.
         in_client: It is executed by the client.
     """
@@ -59,6 +61,7 @@ class PreparedCall:
     digest: str
     private: Footprint
     shared: Footprint
+    schema: ToolSchema | None = None
     uses_workspace: bool = False
     in_client: bool = False
 

@@ -115,7 +115,7 @@ class Speculations:
                 reason = Refusal.UNKNOWN_TOOL if prepared.reason == "TOOL_NOT_FOUND" else Refusal.BAD_ARGUMENTS
                 self._refuse(proposal.candidate, None, reason)
                 continue
-            taint = tuple(tainted(prepared.value, self._c.trusted)) if prepared.contract.open_world else ()
+            taint = tuple(self._taint(prepared)) if prepared.contract.open_world else ()
             weighed = self._weigh(proposal.candidate, prepared, hidden_seconds)
             refusal = self._refusal(proposal.candidate, prepared, weighed, taint)
             if refusal is None:
@@ -124,6 +124,9 @@ class Speculations:
                 self._refuse(proposal.candidate, weighed, refusal)
         for index in ranked([(proposal.candidate, weighed) for proposal, _, weighed, _ in worth]):
             self._admit(*worth[index])
+
+    def _taint(self, prepared: PreparedCall) -> list[str]:
+        return tainted(prepared.value, self._c.trusted, schema=prepared.schema)
 
     def _weigh(self, candidate: Candidate, prepared: PreparedCall, hidden_seconds: float | None) -> Estimate:
         seconds = candidate.expected_seconds

@@ -1,0 +1,1 @@
+"""The orchestrator: sessions and the way of a call."""

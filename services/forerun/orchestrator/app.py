@@ -1,0 +1,166 @@
+"""Wires the orchestrator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+
+from forerun.core import limits
+from forerun.orchestrator.certifier import Certifier
+from forerun.orchestrator.engine import Orchestrator, Parts
+from forerun.orchestrator.ledger import Outbox
+from forerun.orchestrator.observer import Observer
+from forerun.orchestrator.ownership import Ownership
+from forerun.orchestrator.policies import PolicySource
+from forerun.orchestrator.runner import Ports
+from forerun.orchestrator.service import SessionServicer
+from forerun.orchestrator.settings import OrchestratorSettings
+from forerun.orchestrator.shared import SharedGenerations
+from forerun.orchestrator.switch import Switch
+from forerun.orchestrator.workers import Workers
+from forerun.runtime import subjects
+from forerun.runtime.app import App, Callbacks, Part, Served
+from forerun.runtime.bus import Bus, Subscription
+from forerun.runtime.bus_connect import BusPart
+from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_chassis
+from forerun.runtime.clock import Clock
+from forerun.runtime.ids import Ids
+from forerun.runtime.tasks import TaskScope
+from forerun.v1 import session_pb2, session_pb2_grpc
+
+_SERVICE = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
+_SWEEP_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
+_CANDIDATES_PENDING = 4_096
+
+
+class _Room:
+    """Everything of the orchestrator that needs the bus; made when the process starts.
+
+    Args:
+        settings: What the operator chose.
+        chassis: The ports of the process.
+        bus: The connection to the broker.
+    """
+
+    def __init__(self, settings: OrchestratorSettings, chassis: Chassis, bus: BusPart) -> None:
+        self._settings = settings
+        self._chassis = chassis
+        self._bus = bus
+        self._tasks = TaskScope("orchestrator", metrics=chassis.metrics)
+        self._subscriptions: list[Subscription] = []
+        self._servicer: SessionServicer | None = None
+        self._engine: Orchestrator | None = None
+        self._outbox: Outbox | None = None
+        self._policies: PolicySource | None = None
+        self._switch: Switch | None = None
+
+    def register(self, server: Any) -> None:
+        """Adds the servicer to a server."""
+        assert self._servicer is not None
+        session_pb2_grpc.add_SessionServiceServicer_to_server(self._servicer, server)
+
+    async def start(self) -> None:
+        """Makes the engine and starts to listen on the bus."""
+        settings, chassis, bus = self._settings, self._chassis, self._bus.bus
+        replica = settings.replica or chassis.ids.uuid7()
+        engine: Orchestrator
+
+        def refresh() -> None:
+            engine.refresh()
+
+        def tools_changed() -> None:
+            engine.tools_changed()
+
+        workers = Workers(chassis.network, settings.sandbox_targets, tools_changed=tools_changed)
+        policies = PolicySource(bus, settings.policy_file, refresh)
+        switch = Switch(bus, chassis.clock, refresh)
+        observer = Observer(chassis.metrics, chassis.tracing)
+        outbox = Outbox(bus)
+        ports = Ports(
+            workers=workers,
+            certifier=Certifier(chassis.network, settings.verifier_target),
+            shared=SharedGenerations(bus),
+            outbox=outbox,
+            tasks=self._tasks,
+            observer=observer,
+            partitions=settings.partitions,
+            monotonic=chassis.clock.monotonic,
+        )
+        engine = Orchestrator(
+            Parts(
+                settings=settings,
+                bus=bus,
+                clock=chassis.clock,
+                ids=chassis.ids,
+                ports=ports,
+                policies=policies,
+                switch=switch,
+                ownership=Ownership(bus, replica),
+                replica=replica,
+            )
+        )
+        self._engine, self._outbox, self._policies, self._switch = engine, outbox, policies, switch
+        authenticator = chassis.authenticator
+
+        def admitted(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            authenticator.caller(context.invocation_metadata())
+
+        self._servicer = SessionServicer(
+            engine, policies=policies, workers=workers, switch=switch, observer=observer, admitted=admitted
+        )
+        await policies.start()
+        await switch.start()
+        self._subscriptions = [
+            await bus.subscribe(
+                subjects.candidates(replica), engine.hear_candidates, pending_messages=_CANDIDATES_PENDING
+            ),
+            await bus.subscribe(subjects.loads(), workers.hear, pending_messages=limits.SUBSCRIPTION_PENDING_MESSAGES),
+        ]
+        self._tasks.spawn(outbox.run(), name="outbox", critical=True)
+        self._tasks.every(_SWEEP_SECONDS, engine.sweep, name="sweep")
+        self._tasks.every(_LOOK_SECONDS, policies.look, name="policy-file")
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stops listening, writes what is owed, ends the tasks."""
+        for subscription in self._subscriptions:
+            await subscription.close()
+        if self._policies is not None and self._switch is not None:
+            await self._policies.stop(grace_seconds)
+            await self._switch.stop(grace_seconds)
+        if self._engine is not None:
+            await self._engine.drain(grace_seconds / 3)
+        if self._outbox is not None:
+            await self._outbox.drain(grace_seconds / 3)
+        await self._tasks.stop(grace_seconds / 3)
+
+
+def build(
+    settings: OrchestratorSettings,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    bus: Bus | None = None,
+    network: MakeNetwork | None = None,
+) -> App:
+    """Wires the service; what is given is used instead of the real thing.
+
+    Args:
+        settings: What the operator chose.
+        clock: Tells the time.
+        ids: Makes ids and draws.
+        bus: The bus, instead of a connection to the broker.
+        network: Makes the network, instead of gRPC; without sockets there is no metrics endpoint either.
+    """
+    chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
+    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, bus=bus)
+    room = _Room(settings, chassis, bus_part)
+    server = Served(chassis.network, "orchestrator", settings.listen_address, [room.register], services=[_SERVICE])
+    parts = [
+        *chassis_parts(chassis, settings, expose_metrics=network is None),
+        Part("bus", bus_part),
+        Part("sessions", Callbacks(start=room.start, stop=room.stop), stop_seconds=8.0),
+        Part("server", server, stop_seconds=None),
+    ]
+    return App(service="orchestrator", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)

@@ -1,0 +1,163 @@
+"""The journal of one session: events in order, each append fenced by the session's last sequence.
+
+A writer that finds another sequence than it wrote itself has been replaced, and stops. What the broker cannot take now
+is owed and written when it is back; only events with a token make somebody wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forerun.core import limits
+from forerun.core.session import Append
+from forerun.orchestrator.records import EventContext, to_event
+from forerun.runtime.bus import EVENT_TYPE_HEADER, AppendUncertain, Bus, SequenceMismatch
+from forerun.runtime.errors import ForerunError, Unavailable
+from forerun.v1 import event_pb2
+
+OWNER_HEADER = "Forerun-Owner"
+"""The replica that owns the session: candidates go there."""
+
+_APPEND_SECONDS = 2.0
+_TOKEN_SECONDS = 5.0
+_RETRY_SECONDS = 0.1
+_RETRY_MAX_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class _Owed:
+    """One event to be written."""
+
+    message: event_pb2.SessionEvent
+    token: int | None
+    give_up_at: float | None
+
+
+class Journal:
+    """Writes one session's events.
+
+    Args:
+        bus: Where to.
+        subject: The session's subject.
+        context: What every event says.
+        acknowledged: Told (token, stored) for events that somebody waits for.
+        lost: Called once when another owner has written.
+        owner: This replica.
+        sequence: Sequence of the subject's last message, 0 for a new session.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subject: str,
+        context: EventContext,
+        *,
+        acknowledged: Callable[[int, bool], None],
+        lost: Callable[[], None],
+        owner: str,
+        sequence: int = 0,
+    ) -> None:
+        self._bus = bus
+        self._subject = subject
+        self._context = context
+        self._acknowledged = acknowledged
+        self._lost = lost
+        self._headers = {OWNER_HEADER: owner}
+        self._sequence = sequence
+        self._queue: deque[_Owed] = deque()
+        self._more = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.closed = False
+
+    @property
+    def owed(self) -> int:
+        """Events that are not stored yet."""
+        return len(self._queue)
+
+    def write(self, effect: Append) -> None:
+        """Takes an event; returns at once."""
+        if self.closed or len(self._queue) >= limits.OUTBOX_MESSAGES:
+            if effect.token is not None:
+                self._acknowledged(effect.token, False)
+            return
+        give_up_at = asyncio.get_running_loop().time() + _TOKEN_SECONDS if effect.token is not None else None
+        message = to_event(self._context, effect.number, effect.event)
+        self._queue.append(_Owed(message, effect.token, give_up_at))
+        self._idle.clear()
+        self._more.set()
+
+    async def run(self) -> None:
+        """Writes until cancelled or replaced."""
+        while not self.closed:
+            if not self._queue:
+                self._more.clear()
+                self._idle.set()
+                await self._more.wait()
+            await self._write_first()
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Waits until everything is stored; False when the time was not enough."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return not self._queue
+
+    async def _write_first(self) -> None:
+        owed = self._queue[0]
+        wait = _RETRY_SECONDS
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._large_to_store(owed.message)
+                self._sequence = await self._bus.append(
+                    self._subject,
+                    owed.message.SerializeToString(),
+                    headers=self._headers | {EVENT_TYPE_HEADER: owed.message.WhichOneof("event") or ""},
+                    message_id=owed.message.id,
+                    expected_last_sequence=self._sequence,
+                    timeout_seconds=_APPEND_SECONDS,
+                )
+            except SequenceMismatch:
+                self._replaced()
+                return
+            except (Unavailable, AppendUncertain):
+                if owed.give_up_at is not None and loop.time() >= owed.give_up_at:
+                    break
+                await asyncio.sleep(wait)
+                wait = min(_RETRY_MAX_SECONDS, wait * 2)
+                continue
+            except ForerunError:
+                # It can never be stored (too large, stream full): the next one may be.
+                break
+            self._done(owed, stored=True)
+            return
+        self._done(owed, stored=False)
+
+    async def _large_to_store(self, message: event_pb2.SessionEvent) -> None:
+        """An observation above the in-line limit goes to the object store and travels by digest."""
+        if message.WhichOneof("event") != "call_finished":
+            return
+        observation = message.call_finished.observation
+        if len(observation.content) > limits.INLINE_OBSERVATION_BYTES:
+            await self._bus.objects("results").put(observation.content, self._context.tenant)
+            observation.content = b""
+
+    def _done(self, owed: _Owed, *, stored: bool) -> None:
+        self._queue.popleft()
+        if owed.token is not None:
+            self._acknowledged(owed.token, stored)
+
+    def _replaced(self) -> None:
+        self.closed = True
+        waiting = [owed.token for owed in self._queue if owed.token is not None]
+        self._queue.clear()
+        self._idle.set()
+        for token in waiting:
+            self._acknowledged(token, False)
+        self._lost()

@@ -1,0 +1,90 @@
+"""What a replica counts: totals for people, metrics for machines. All derived from ledger entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from forerun.core.ledger import EntryKind, LedgerEntry, Totals
+from forerun.core.outcomes import CallStatus, Served
+from forerun.core.session import CallAnswer, Execute
+from forerun.runtime import metrics_table as m
+from forerun.runtime.metrics import Metrics
+from forerun.runtime.tracing import SpanName, Tracing
+
+
+class Observer:
+    """Counts for all sessions of a replica.
+
+    Args:
+        metrics: Where metrics go.
+        tracing: Where spans go.
+    """
+
+    def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
+        self._metrics = metrics
+        self._tracing = tracing
+        self._running = 0
+        self.totals = Totals()
+
+    def may_launch(self, concurrent: int) -> bool:
+        """Fewer speculations run on this replica than the policy allows."""
+        return self._running < concurrent
+
+    @contextmanager
+    def execution(self, effect: Execute) -> Iterator[None]:
+        """Counts and traces one execution."""
+        mode = "speculative" if effect.speculative else "authoritative"
+        self._metrics.add(m.TOOL_EXECUTIONS, mode=mode)
+        if effect.speculative:
+            self._running += 1
+            self._metrics.add(m.SPECULATIONS_LAUNCHED, kind="tool")
+            self._metrics.change(m.SPECULATIONS_OPEN, 1.0)
+        name = SpanName.SPECULATION if effect.speculative else SpanName.CALL
+        try:
+            with self._tracing.span(name):
+                yield
+        finally:
+            if effect.speculative:
+                self._running -= 1
+                self._metrics.change(m.SPECULATIONS_OPEN, -1.0)
+
+    def answered(self, answer: CallAnswer) -> None:
+        """A call was answered."""
+        if answer.served is Served.UNSPECIFIED:
+            return
+        waited = max(0.0, answer.waited_seconds)
+        self._metrics.observe(m.CALL_SECONDS, waited, served=answer.served)
+        if answer.served is Served.DIRECT and answer.result is not None:
+            self._metrics.observe(m.OVERHEAD_SECONDS, max(0.0, waited - answer.result.seconds), served=answer.served)
+        elif answer.served in (Served.READY, Served.MEMO):
+            self._metrics.observe(m.OVERHEAD_SECONDS, waited, served=answer.served)
+
+    def recorded(self, entry: LedgerEntry) -> None:
+        """An entry was written."""
+        self.totals.add(entry)
+        if entry.kind is EntryKind.SPECULATION and entry.outcome is not None:
+            self._metrics.add(m.SPECULATIONS, kind="tool", tool=entry.tool, outcome=entry.outcome)
+            self._metrics.add(m.WASTED_SECONDS, entry.wasted_seconds, kind="tool")
+            self._metrics.add(m.SAVED_ESTIMATED_SECONDS, entry.saved_seconds, kind="tool")
+            self._metrics.add(m.GOVERNOR_DECISIONS, reason="launched", kind="tool")
+            if not entry.outcome.hit and entry.cost_money:
+                self._metrics.add(m.WASTED_COST, entry.cost_money, currency="usd")
+        elif entry.kind is EntryKind.DECISION:
+            self._metrics.add(m.GOVERNOR_DECISIONS, reason=entry.reason, kind="tool")
+        elif entry.kind is EntryKind.CALL and entry.served is not None:
+            self._count_call(entry)
+
+    def _count_call(self, entry: LedgerEntry) -> None:
+        if entry.served is not None and entry.served is not Served.UNSPECIFIED:
+            self._metrics.add(m.AUTHORITATIVE_CALLS, tool=entry.tool, served=entry.served)
+        if entry.speculable:
+            self._metrics.add(m.SPECULABLE_CALLS, tool=entry.tool)
+        if entry.served is Served.MEMO:
+            self._metrics.add(m.MEMO_HITS, tool=entry.tool)
+        if entry.status is CallStatus.OUTCOME_UNKNOWN:
+            self._metrics.add(m.OUTCOME_UNKNOWN)
+
+    def sessions(self, count: int) -> None:
+        """How many sessions are open."""
+        self._metrics.set(m.SESSIONS_OPEN, float(count))

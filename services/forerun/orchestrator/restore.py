@@ -1,0 +1,124 @@
+"""What a new owner learns from a session's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from forerun.core.outcomes import Served
+from forerun.core.session import CallAnswer, Closed, ExecutionResult
+from forerun.orchestrator.records import failure_of, status_of
+from forerun.runtime.bus import Message
+from forerun.runtime.errors import Bug, ErrorReason
+from forerun.v1 import common_pb2, event_pb2
+
+Fetch = Callable[[str], Awaitable[bytes]]
+
+
+@dataclass(slots=True)
+class History:
+    """A session's past.
+
+    Attributes:
+        number: Number of the last event.
+        sequence: Sequence of the last message in the stream.
+        last_turn: Highest turn.
+        opened: The first opening; None for an empty journal.
+        ended: The session was closed.
+        asked: Calls that were asked for.
+        intents: Calls that may not be repeated and were about to start.
+        closed: Calls that were answered.
+        user_texts: What the user said.
+    """
+
+    number: int = 0
+    sequence: int = 0
+    last_turn: int = 0
+    opened: event_pb2.SessionOpened | None = None
+    ended: bool = False
+    asked: dict[tuple[int, int], event_pb2.AskedCall] = field(default_factory=dict)
+    intents: set[tuple[int, int]] = field(default_factory=set)
+    closed: dict[tuple[int, int], Closed] = field(default_factory=dict)
+    user_texts: list[str] = field(default_factory=list)
+
+    def unknown(self) -> dict[tuple[int, int], event_pb2.AskedCall]:
+        """Calls of which it cannot be known whether they took effect."""
+        return {key: self.asked[key] for key in sorted(self.intents) if key not in self.closed and key in self.asked}
+
+
+async def read_history(messages: Sequence[Message], fetch: Fetch) -> History:
+    """Reads a journal in order.
+
+    Args:
+        messages: The session's messages.
+        fetch: Gets a large observation by its digest.
+
+    Raises:
+        Bug: an entry cannot be read.
+        ForerunError: a large observation cannot be fetched.
+    """
+    history = History()
+    for message in messages:
+        try:
+            event = event_pb2.SessionEvent.FromString(message.data)
+        except DecodeError as error:
+            raise Bug(ErrorReason.INTERNAL, "an entry of the session's journal cannot be read") from error
+        history.number = max(history.number, event.number)
+        history.sequence = message.sequence or history.sequence
+        await _take(history, event, fetch)
+    return history
+
+
+async def _take(history: History, event: event_pb2.SessionEvent, fetch: Fetch) -> None:
+    match event.WhichOneof("event"):
+        case "opened":
+            history.opened = history.opened or event.opened
+        case "user_turn":
+            history.user_texts.append(event.user_turn.text)
+        case "calls_asked":
+            turn = event.calls_asked.turn
+            history.last_turn = max(history.last_turn, turn)
+            for call in event.calls_asked.calls:
+                history.asked[(turn, call.index)] = call
+        case "intent":
+            history.intents.add((event.intent.call.turn, event.intent.call.index))
+        case "call_finished":
+            await _close(history, event.call_finished, fetch)
+        case "closed":
+            history.ended = True
+
+
+async def _close(history: History, finished: event_pb2.CallFinished, fetch: Fetch) -> None:
+    key = (finished.call.turn, finished.call.index)
+    asked = history.asked.get(key)
+    if asked is None:
+        return
+    observation = finished.observation
+    content = observation.content
+    if not content and observation.size_bytes:
+        content = await fetch(observation.digest)
+    result = ExecutionResult(
+        status=status_of(finished.status),
+        content=content,
+        media_type=observation.media_type,
+        tool_error=observation.tool_error,
+        digest=observation.digest,
+        seconds=finished.seconds,
+    )
+    answer = CallAnswer(
+        call=key,
+        tool=asked.action.tool,
+        status=status_of(finished.status),
+        result=result if observation.digest else None,
+        failure=failure_of(finished.failure) if finished.HasField("failure") else None,
+        served=_served(finished.served),
+        provider_call_id=asked.provider_call_id,
+    )
+    history.closed[key] = Closed(asked.action.tool, asked.action.arguments, answer)
+
+
+def _served(value: common_pb2.Served.ValueType) -> Served:
+    name = common_pb2.Served.Name(value).removeprefix("SERVED_")
+    return Served[name] if name in Served.__members__ else Served.UNSPECIFIED

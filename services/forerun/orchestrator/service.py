@@ -1,0 +1,260 @@
+"""The transport of sessions: between the contract's messages and the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import grpc.aio
+
+from forerun.core import limits
+from forerun.orchestrator.engine import Orchestrator
+from forerun.orchestrator.observer import Observer
+from forerun.orchestrator.policies import PolicySource
+from forerun.orchestrator.records import failure_from, failure_message, mode_message, totals_message
+from forerun.orchestrator.runner import Runner
+from forerun.orchestrator.switch import Switch
+from forerun.orchestrator.workers import Workers
+from forerun.runtime.auth import current_caller
+from forerun.runtime.errors import (
+    Aborted,
+    ErrorReason,
+    FailedPrecondition,
+    ForerunError,
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+)
+from forerun.runtime.network import remaining_seconds
+from forerun.runtime.policy import contract_message
+from forerun.v1 import session_pb2, session_pb2_grpc
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_HELLO_SECONDS: Final = 30.0
+_UNARY_SECONDS: Final = limits.DEADLINE_MAX_SECONDS
+
+Requests = AsyncIterator[session_pb2.ConnectRequest]
+Responses = asyncio.Queue[session_pb2.ConnectResponse | None]
+
+
+class SessionServicer(session_pb2_grpc.SessionServiceServicer):
+    """Serves SessionService.
+
+    Args:
+        engine: The sessions.
+        policies: For listings.
+        workers: For listings.
+        switch: The kill switch.
+        observer: Totals of the replica.
+        admitted: Raises when the credential of a call's metadata is not valid any more.
+    """
+
+    def __init__(
+        self,
+        engine: Orchestrator,
+        *,
+        policies: PolicySource,
+        workers: Workers,
+        switch: Switch,
+        observer: Observer,
+        admitted: Callable[[_Context], None],
+    ) -> None:
+        self._engine = engine
+        self._policies = policies
+        self._workers = workers
+        self._switch = switch
+        self._observer = observer
+        self._admitted = admitted
+
+    async def Connect(  # noqa: N802  (the contract's name)
+        self, request_iterator: Requests, context: _Context
+    ) -> AsyncIterator[session_pb2.ConnectResponse]:
+        """The session's stream; see the contract."""
+        caller = current_caller()
+        hello = await _hello(request_iterator)
+        runner = await self._engine.open(caller, hello)
+        queue = runner.attach()
+        reader = asyncio.ensure_future(self._read(runner, queue, request_iterator, context))
+        try:
+            yield session_pb2.ConnectResponse(welcome=_welcome(runner))
+            while True:
+                response = await self._next(queue, reader)
+                if response is None:
+                    break
+                yield response
+                if response.HasField("ended"):
+                    return
+            _raise_end(runner, reader)
+        finally:
+            reader.cancel()
+            runner.detach(queue)
+
+    @staticmethod
+    async def _next(queue: Responses, reader: asyncio.Future[None]) -> session_pb2.ConnectResponse | None:
+        """The next response; None when the stream is over. A reader that failed ends it after what is queued."""
+        if not queue.empty():
+            return queue.get_nowait()
+        getting = asyncio.ensure_future(queue.get())
+        try:
+            await asyncio.wait((getting, reader), return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                return getting.result()
+            # The client has sent everything and said so, or its last message failed.
+            return None if reader.done() and reader.exception() is not None else await getting
+        finally:
+            if not getting.done():
+                getting.cancel()
+
+    async def _read(self, runner: Runner, queue: Responses, requests: Requests, context: _Context) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("message")
+            try:
+                if kind == "batch":
+                    self._admitted(context)
+                    self._engine.ask(runner, request.batch)
+                elif kind == "event":
+                    self._engine.record(runner, request.event)
+                elif kind == "cancel":
+                    self._engine.cancel(runner, request.cancel.turn, request.cancel.index)
+                elif kind == "tool_result":
+                    runner.client_tools.answered(request.tool_result)
+                elif kind == "end":
+                    await self._end(runner, queue, request.end.reason)
+                    return
+                else:
+                    raise InvalidArgument(
+                        ErrorReason.PROTOCOL_VIOLATION, "Hello comes once, as the first message; this one says nothing"
+                    )
+            except InvalidArgument as error:
+                queue.put_nowait(session_pb2.ConnectResponse(failure=failure_message(failure_from(error))))
+
+    async def _end(self, runner: Runner, queue: Responses, reason: str) -> None:
+        totals = runner.session.machine.totals
+        runner.close(reason or "ended by the client")
+        # The client may read its journal or ledger right after the answer.
+        await runner.journal.drain(2.0)
+        ended = session_pb2.EndSessionResponse(totals=totals_message(totals, sessions=self._engine.sessions))
+        queue.put_nowait(session_pb2.ConnectResponse(ended=ended))
+
+    async def CallTools(  # noqa: N802
+        self, request: session_pb2.CallToolsRequest, context: _Context
+    ) -> session_pb2.CallToolsResponse:
+        """The calls of one message, for simple clients."""
+        runner = await self._engine.open(current_caller(), request.hello)
+        turn = request.batch.turn
+        waiting = [runner.wait_for((turn, call.index)) for call in request.batch.calls]
+        try:
+            self._engine.ask(runner, request.batch)
+            async with asyncio.timeout(remaining_seconds(context, _UNARY_SECONDS)):
+                results = await asyncio.gather(*waiting)
+        except asyncio.CancelledError:
+            if runner.closed:
+                raise _OWNER_CHANGED from None
+            raise
+        response = session_pb2.CallToolsResponse(results=results)
+        if response.ByteSize() > limits.MESSAGE_BYTES - limits.KIB:
+            raise ResourceExhausted(
+                ErrorReason.MESSAGE_TOO_LARGE,
+                f"the results have {response.ByteSize()} bytes, above MESSAGE_BYTES ({limits.MESSAGE_BYTES}); "
+                "use the stream (Connect), which sends them in chunks",
+                metadata={"limit": "MESSAGE_BYTES"},
+            )
+        return response
+
+    async def RecordEvent(  # noqa: N802
+        self, request: session_pb2.RecordEventRequest, context: _Context
+    ) -> session_pb2.RecordEventResponse:
+        """Records an event, for simple clients."""
+        runner = await self._engine.open(current_caller(), request.hello)
+        self._engine.record(runner, request.event)
+        return session_pb2.RecordEventResponse(number=runner.session.machine.number)
+
+    async def EndSession(  # noqa: N802
+        self, request: session_pb2.EndSessionRequest, context: _Context
+    ) -> session_pb2.EndSessionResponse:
+        """Ends a session; one that is not open here has nothing to end."""
+        runner = self._engine.find(current_caller(), request.session)
+        if runner is None:
+            return session_pb2.EndSessionResponse()
+        totals = runner.session.machine.totals
+        runner.close(request.reason or "ended by the client")
+        return session_pb2.EndSessionResponse(totals=totals_message(totals, sessions=self._engine.sessions))
+
+    async def SetSpeculation(  # noqa: N802
+        self, request: session_pb2.SetSpeculationRequest, context: _Context
+    ) -> session_pb2.SetSpeculationResponse:
+        """The kill switch. A user token may switch its own tenant only."""
+        caller = current_caller()
+        if request.tenant not in ("", caller.tenant):
+            raise PermissionDenied(ErrorReason.CALLER_NOT_ALLOWED, "a user may switch its own tenant only")
+        revision = await self._switch.set(caller.tenant, on=request.on, reason=request.reason)
+        return session_pb2.SetSpeculationResponse(revision=revision)
+
+    async def GetTotals(  # noqa: N802
+        self, request: session_pb2.GetTotalsRequest, context: _Context
+    ) -> session_pb2.GetTotalsResponse:
+        """Counts since start."""
+        return session_pb2.GetTotalsResponse(
+            totals=totals_message(self._observer.totals, sessions=self._engine.sessions)
+        )
+
+    async def ListSessionTools(  # noqa: N802
+        self, request: session_pb2.ListSessionToolsRequest, context: _Context
+    ) -> session_pb2.ListSessionToolsResponse:
+        """The tools with their effective contracts."""
+        caller = current_caller()
+        policy = self._policies.current.choose(caller.tenant, request.agent)
+        tools = await self._workers.tools(caller)
+        return session_pb2.ListSessionToolsResponse(
+            tools=[
+                session_pb2.SessionTool(
+                    name=tool.name,
+                    version=tool.version,
+                    input_schema=tool.schema_text,
+                    description=tool.description,
+                    contract=contract_message(tool.contract(policy)),
+                )
+                for _, tool in sorted(tools.items())
+            ]
+        )
+
+
+_OWNER_CHANGED = Aborted(
+    ErrorReason.SESSION_TAKEN_OVER, "the session goes on elsewhere; connect again and send open calls again"
+)
+
+
+async def _hello(requests: Requests) -> session_pb2.Hello:
+    try:
+        async with asyncio.timeout(_HELLO_SECONDS):
+            first = await anext(requests, None)
+    except TimeoutError:
+        first = None
+    if first is None or not first.HasField("hello"):
+        raise InvalidArgument(ErrorReason.PROTOCOL_VIOLATION, "the first message of a session's stream must be Hello")
+    return first.hello
+
+
+def _welcome(runner: Runner) -> session_pb2.Welcome:
+    session = runner.session
+    return session_pb2.Welcome(
+        epoch=session.context.epoch,
+        mode=mode_message(session.machine.mode),
+        held_out=session.held_out,
+        last_turn=session.machine.last_turn,
+        policy=session.policy.label,
+    )
+
+
+def _raise_end(runner: Runner, reader: asyncio.Future[None]) -> None:
+    """Says why a stream ends that its client did not end."""
+    if reader.done() and not reader.cancelled():
+        error = reader.exception()
+        if isinstance(error, ForerunError):
+            raise error
+    if runner.closed:
+        raise _OWNER_CHANGED
+    raise FailedPrecondition(
+        ErrorReason.SESSION_TAKEN_OVER, "another stream of this session was opened; this one has no use any more"
+    )

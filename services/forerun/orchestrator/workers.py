@@ -1,0 +1,301 @@
+"""Sandbox workers: which one, its tools, and the execution of actions on it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from forerun.core import limits
+from forerun.core.outcomes import CallStatus
+from forerun.core.session import Execute, ExecutionResult, Failure
+from forerun.orchestrator.preparation import Tool, tool_of
+from forerun.orchestrator.records import failure_from, failure_of, status_of
+from forerun.runtime.auth import Caller, on_behalf_of
+from forerun.runtime.bus import Message
+from forerun.runtime.errors import (
+    ErrorReason,
+    ForerunError,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from forerun.runtime.network import Network, rpc_errors
+from forerun.v1 import common_pb2, sandbox_pb2, sandbox_pb2_grpc
+
+_LOG: Final = logging.getLogger(__name__)
+
+_TRANSPORT_MARGIN_SECONDS: Final = 5.0
+_SHORT_SECONDS: Final = 5.0
+_LIST_SECONDS: Final = 20.0
+_SILENT_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker, as far as this replica knows.
+
+    Attributes:
+        address: Where it is reached.
+        speculative_free: Free slots for speculation, by its last report less what was started since.
+        waiting: Authoritative calls that wait there.
+        heard_at: Loop time of the last report; configured workers count as heard.
+    """
+
+    address: str
+    speculative_free: int = 1
+    waiting: int = 0
+    heard_at: float = field(default=float("inf"))
+
+
+class Workers:
+    """The workers of an installation.
+
+    Args:
+        network: How they are reached.
+        targets: Addresses that are known from the settings; others are learned from load reports.
+        tools_changed: Called when a worker says that its tools are others now.
+    """
+
+    def __init__(self, network: Network, targets: tuple[str, ...], *, tools_changed: Callable[[], None]) -> None:
+        self._network = network
+        self._tools_changed = tools_changed
+        self._workers: dict[str, Worker] = {target: Worker(target) for target in targets}
+        self._tools: dict[tuple[str, str, str], dict[str, Tool]] = {}
+        self._generation: dict[str, int] = {}
+
+    # ------------------------------------------------------------ who is there
+
+    async def hear(self, message: Message) -> None:
+        """Takes a load report."""
+        try:
+            report = sandbox_pb2.LoadReport.FromString(message.data)
+        except DecodeError:
+            return
+        worker = self._workers.get(report.address)
+        if worker is None:
+            if len(self._workers) >= 4096:
+                return
+            worker = self._workers[report.address] = Worker(report.address)
+        worker.speculative_free = report.speculative_free
+        worker.waiting = report.authoritative_waiting
+        worker.heard_at = asyncio.get_running_loop().time()
+        if self._generation.get(report.address, 0) != report.tools_generation:
+            self._generation[report.address] = report.tools_generation
+            self._tools.clear()
+            self._tools_changed()
+
+    def choose(self, session: str) -> Worker:
+        """The worker of a session: the same one as long as the set of workers is the same (rendezvous hashing).
+
+        Raises:
+            Unavailable: none is known.
+        """
+        now = asyncio.get_running_loop().time()
+        alive = [one for one in self._workers.values() if one.heard_at > now - _SILENT_SECONDS]
+        if not alive:
+            raise Unavailable(
+                ErrorReason.PEER_UNAVAILABLE,
+                "no sandbox worker is known; set sandbox_targets, or wait until one reports",
+                retry_after_seconds=1.0,
+            )
+        return max(alive, key=lambda one: hashlib.blake2b(f"{one.address}\0{session}".encode(), digest_size=8).digest())
+
+    def _stub(self, worker: Worker) -> sandbox_pb2_grpc.SandboxServiceStub:
+        return sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(worker.address))
+
+    # ------------------------------------------------------------ tools
+
+    async def tools(self, caller: Caller, session: str = "") -> Mapping[str, Tool]:
+        """The tools that a caller can use, by name. Kept until a worker says that they changed.
+
+        Raises:
+            ForerunError: the worker cannot be asked.
+        """
+        key = (caller.tenant, caller.principal, caller.credential_scope)
+        known = self._tools.get(key)
+        if known is not None:
+            return known
+        request = sandbox_pb2.ListToolsRequest(
+            caller=common_pb2.Caller(
+                tenant=caller.tenant, principal=caller.principal, credential_scope=caller.credential_scope
+            )
+        )
+        with rpc_errors():
+            response = await self._stub(self.choose(session)).ListTools(
+                request, timeout=_LIST_SECONDS, metadata=on_behalf_of(caller)
+            )
+        tools = {message.name: tool_of(message) for message in response.tools}
+        if len(self._tools) >= 1024:
+            self._tools.clear()
+        self._tools[key] = tools
+        return tools
+
+    # ------------------------------------------------------------ executions
+
+    def has_slot(self, session: str) -> bool:
+        """A speculation may start now: a slot is free by the last report, and no real call waits there."""
+        try:
+            worker = self.choose(session)
+        except Unavailable:
+            return False
+        return worker.speculative_free > 0 and worker.waiting == 0
+
+    async def execute(self, effect: Execute, caller: Caller, session: str, label: str) -> ExecutionResult:
+        """Runs an action to its end. Never raises but for cancellation, which stops the tool."""
+        prepared = effect.prepared
+        request = sandbox_pb2.ExecuteRequest(
+            execution=effect.execution,
+            caller=common_pb2.Caller(
+                tenant=caller.tenant, principal=caller.principal, credential_scope=caller.credential_scope
+            ),
+            session=session,
+            action=common_pb2.Action(tool=prepared.tool, tool_version=prepared.version, arguments=prepared.arguments),
+            priority=(sandbox_pb2.PRIORITY_SPECULATIVE if effect.speculative else sandbox_pb2.PRIORITY_AUTHORITATIVE),
+            timeout_seconds=effect.timeout_seconds,
+            fork=effect.fork,
+            merge_on_success=effect.merge_on_success,
+            idempotency_key=effect.idempotency_key,
+            tool_concurrency=prepared.contract.concurrency,
+            session_label=label,
+        )
+        if prepared.contract.output_cap_bytes is not None:
+            request.output_cap_bytes = prepared.contract.output_cap_bytes
+        started = False
+        begun_at = asyncio.get_running_loop().time()
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            worker = self.choose(session)
+            if effect.speculative:
+                worker.speculative_free -= 1
+            with rpc_errors():
+                stream = self._stub(worker).Execute(
+                    request,
+                    timeout=effect.timeout_seconds + _TRANSPORT_MARGIN_SECONDS,
+                    metadata=on_behalf_of(caller),
+                )
+                async for response in stream:
+                    step = response.WhichOneof("step")
+                    if step == "started":
+                        started = True
+                    elif step == "chunk":
+                        size += len(response.chunk.data)
+                        if size > limits.RESULT_BYTES:
+                            stream.cancel()
+                            return _too_large(size)
+                        chunks.append(response.chunk.data)
+                    elif step == "finished":
+                        return _result(response.finished, b"".join(chunks))
+            raise Unavailable(ErrorReason.CALL_INTERRUPTED, "the worker ended the execution without a result")
+        except ForerunError as error:
+            seconds = asyncio.get_running_loop().time() - begun_at
+            return _failed(error, speculative=effect.speculative, started=started, seconds=seconds)
+
+    async def promote(self, execution: str, timeout_seconds: float, caller: Caller, session: str) -> None:
+        """Makes a running speculation authoritative. When it is too late its end is on the way: nothing to do."""
+        try:
+            with rpc_errors():
+                await self._stub(self.choose(session)).Promote(
+                    sandbox_pb2.PromoteRequest(execution=execution, timeout_seconds=max(0.001, timeout_seconds)),
+                    timeout=_SHORT_SECONDS,
+                    metadata=on_behalf_of(caller),
+                )
+        except NotFound:
+            return
+        except ForerunError as error:
+            _LOG.warning("promotion failed", extra={"fields": {"error.type": error.reason}})
+
+    async def merge(self, fork: str, caller: Caller, session: str) -> bool:
+        """Merges a fork; False where it was refused or it is not certain."""
+        try:
+            with rpc_errors():
+                await self._stub(self.choose(session)).MergeFork(
+                    sandbox_pb2.MergeForkRequest(session=session, fork=fork),
+                    timeout=_SHORT_SECONDS * 2,
+                    metadata=on_behalf_of(caller),
+                )
+        except ForerunError as error:
+            _LOG.info("a fork was not merged", extra={"fields": {"error.type": error.reason}})
+            return False
+        return True
+
+    async def drop(self, fork: str, caller: Caller, session: str) -> None:
+        """Drops a fork; the worker drops it with the session at the latest."""
+        try:
+            with rpc_errors():
+                await self._stub(self.choose(session)).DropFork(
+                    sandbox_pb2.DropForkRequest(session=session, fork=fork),
+                    timeout=_SHORT_SECONDS,
+                    metadata=on_behalf_of(caller),
+                )
+        except ForerunError as error:
+            _LOG.info("a fork was not dropped", extra={"fields": {"error.type": error.reason}})
+
+    async def close_session(self, caller: Caller, session: str) -> None:
+        """Drops a session's workspace and connections."""
+        try:
+            with rpc_errors():
+                await self._stub(self.choose(session)).CloseSession(
+                    sandbox_pb2.CloseSessionRequest(session=session),
+                    timeout=_SHORT_SECONDS,
+                    metadata=on_behalf_of(caller),
+                )
+        except ForerunError as error:
+            _LOG.info("a session was not closed on its worker", extra={"fields": {"error.type": error.reason}})
+
+
+def _result(message: sandbox_pb2.ExecutionFinished, chunks: bytes) -> ExecutionResult:
+    status = status_of(message.status)
+    content = chunks or message.observation.content
+    digest = "sha256:" + hashlib.sha256(content).hexdigest()
+    if status is CallStatus.OK and message.observation.digest not in ("", digest):
+        failure = Failure(ErrorReason.CALL_INTERRUPTED, "the result arrived damaged")
+        return ExecutionResult(status=CallStatus.UNAVAILABLE, failure=failure, seconds=message.seconds)
+    return ExecutionResult(
+        status=status,
+        content=content,
+        media_type=message.observation.media_type,
+        tool_error=message.observation.tool_error,
+        digest=digest if status is CallStatus.OK else "",
+        failure=failure_of(message.failure) if message.HasField("failure") else None,
+        seconds=message.seconds,
+        not_started=message.not_started,
+        preempted=message.preempted,
+    )
+
+
+def _too_large(size: int) -> ExecutionResult:
+    failure = Failure(
+        "RESULT_TOO_LARGE",
+        f"the tool returned more than RESULT_BYTES ({limits.RESULT_BYTES}); give its contract an output_cap_bytes",
+        {"limit": "RESULT_BYTES", "limit_bytes": str(limits.RESULT_BYTES), "size_bytes": str(size)},
+    )
+    return ExecutionResult(status=CallStatus.REJECTED, failure=failure)
+
+
+def _failed(error: ForerunError, *, speculative: bool, started: bool, seconds: float) -> ExecutionResult:
+    """What a broken or refused stream means for the call."""
+    if isinstance(error, ResourceExhausted):
+        # Refused at the door: nothing ran, whatever the contract says.
+        return ExecutionResult(
+            status=CallStatus.UNAVAILABLE,
+            failure=failure_from(error),
+            not_started=not started,
+            no_slot=speculative and not started,
+        )
+    if isinstance(error, InvalidArgument | NotFound):
+        return ExecutionResult(status=CallStatus.REJECTED, failure=failure_from(error), not_started=True)
+    # A connection that was refused never carried the request. One that broke after Started may have done anything.
+    return ExecutionResult(
+        status=CallStatus.UNAVAILABLE,
+        failure=failure_from(error),
+        seconds=seconds,
+        not_started=not started and error.metadata.get("connected") == "false",
+    )
