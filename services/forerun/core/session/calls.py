@@ -45,6 +45,7 @@ class Call:
     follows: int | None
     asked_at: float
     deadline: float
+    own_deadline: bool
     stage: Stage = Stage.WAITING
     execution: str = ""
     attempts: int = 0
@@ -113,11 +114,9 @@ class Calls:
         self._advance(batch)
 
     def _place(self, batch: Batch, position: int, turn: int, asked: AskedCall, timeout_seconds: float | None) -> None:
-        seconds = limits.DEADLINE_DEFAULT_SECONDS
         ordered = BatchCall()
         if isinstance(asked.prepared, PreparedCall):
             prepared = asked.prepared
-            seconds = prepared.contract.timeout_seconds
             self._c.purse.earn()
             self._c.trusted.add_value(prepared.value)
             ordered = BatchCall(
@@ -126,8 +125,8 @@ class Calls:
                 barrier=is_barrier(prepared.contract),
                 same=prepared.identity if prepared.shareable else None,
             )
-        if timeout_seconds is not None:
-            seconds = timeout_seconds
+        # Without a limit of its own a call has its tool's, from its start: waiting in a long message is not its fault.
+        seconds = limits.DEADLINE_MAX_SECONDS if timeout_seconds is None else timeout_seconds
         batch.order.add(ordered)
         call = Call(
             id=(turn, asked.index),
@@ -137,6 +136,7 @@ class Calls:
             follows=batch.order.same_as(position),
             asked_at=self._c.now,
             deadline=self._c.now + min(seconds, limits.DEADLINE_MAX_SECONDS),
+            own_deadline=timeout_seconds is not None,
         )
         batch.calls.append(call)
         self._open[call.id] = call
@@ -210,6 +210,8 @@ class Calls:
         if isinstance(call.asked.prepared, Failure):
             self._end(call, CallStatus.REJECTED, None, call.asked.prepared, Served.UNSPECIFIED)
             return
+        if not call.own_deadline:
+            call.deadline = self._c.now + call.prepared.contract.timeout_seconds
         if self._c.mode is not Mode.EXACT:
             self._direct(call)
             return
