@@ -335,7 +335,9 @@ def _effect_problems(contract: Contract) -> list[str]:
         found.append("speculate: a consuming read is never executed ahead")
     if contract.speculate and not contract.known:
         found.append("speculate: an unknown tool is never executed ahead")
-    if contract.speculate and contract.effect is Effect.WRITE and _write_reason(contract) is Reason.PLAIN_WRITE:
+    may_only_read = bool(contract.read_when) or contract.shell_argument is not None
+    plain_write = contract.effect is Effect.WRITE and _write_reason(contract) is Reason.PLAIN_WRITE
+    if contract.speculate and plain_write and not may_only_read:
         found.append("speculate: a write that is executed ahead must be staged, transactional or compensated")
     if contract.compensated_by == contract.tool:
         found.append("compensated_by: a tool cannot undo itself")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from forerun.cli.replay.policies import ToolRule, contract, load, policy, policy_file
+from forerun.core.contracts import problems
 from forerun.runtime.errors import InvalidArgument
+from forerun.runtime.policy import contract_of
 from forerun.v1 import common_pb2, policy_pb2
 
 RULES = {
@@ -76,3 +78,10 @@ def test_what_is_no_policy_is_refused_with_the_file_named(tmp_path: Path, text: 
     path.write_text(text)
     with pytest.raises(InvalidArgument, match=r"broken\.json"):
         load(path, "runs")
+
+
+@pytest.mark.parametrize(
+    "rule", [ToolRule("staged", "ws", read_when={"c": "v"}), ToolRule("staged", "ws", shell_argument="c")]
+)
+def test_the_platform_takes_contracts_of_which_only_the_reads_run_ahead(rule: ToolRule) -> None:
+    assert problems(contract_of(contract("tool", rule))) == []
