@@ -16,8 +16,10 @@ from forerun.runtime.bus_memory_clients import MemoryConsumption, MemoryKeyValue
 from forerun.runtime.bus_memory_faults import AppendFault, Faults
 from forerun.runtime.bus_memory_store import MemoryBucket, MemoryObjectStore, MemoryWatch
 from forerun.runtime.bus_memory_stream import MemoryConsumer, MemoryStream
+from forerun.runtime.bus_meter import BusMeter
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import Bug, ErrorReason, InvalidArgument, Unavailable
+from forerun.runtime.metrics import Metrics
 from forerun.runtime.topology import DEADLETTER, TOPOLOGY, Bucket, ObjectStore, Stream, Topology
 
 _BURY_SECONDS = 5.0
@@ -61,6 +63,8 @@ class MemoryBroker:
     def go_down(self) -> None:
         """An outage begins: nothing is accepted or delivered; what is stored stays."""
         self._up = False
+        for client in self.clients:
+            client.meter.connected(False)
 
     def come_up(self) -> None:
         """The outage ends: listeners have a gap, watches hear what they missed, consumers go on."""
@@ -124,10 +128,12 @@ class MemoryBus:
     Args:
         broker: The broker.
         name: Who connects; `Faults` get it.
+        metrics: Where it counts.
     """
 
-    def __init__(self, broker: MemoryBroker, name: str = "") -> None:
+    def __init__(self, broker: MemoryBroker, name: str = "", *, metrics: Metrics | None = None) -> None:
         self.name = name
+        self.meter = BusMeter(metrics)
         self.subscriptions: list[MemorySubscription] = []
         self.watches: list[MemoryWatch] = []
         self._broker = broker
@@ -137,6 +143,7 @@ class MemoryBus:
         self._cut = False
         self._notify_dropped = 0
         broker.clients.append(self)
+        self.meter.connected(self.connected)
 
     @property
     def broker(self) -> MemoryBroker:
@@ -156,6 +163,7 @@ class MemoryBus:
     def cut(self) -> None:
         """This process alone loses its connection."""
         self._cut = True
+        self.meter.connected(False)
 
     def heal(self) -> None:
         """This process alone is connected again."""
@@ -167,6 +175,7 @@ class MemoryBus:
         """Tells everything of this process that the broker can be reached again."""
         if not self.connected:
             return
+        self.meter.connected(True)
         for subscription in self.subscriptions:
             subscription.missed()
         for watch in self.watches:
@@ -203,7 +212,14 @@ class MemoryBus:
                 self._broker.publish(Message(subject, bytes(data), dict(headers or {})))
             return sequence
 
-        return await self.write(subject, store, timeout_seconds)
+        started = self._loop.time()
+        stored = False
+        try:
+            sequence = await self.write(subject, store, timeout_seconds)
+            stored = True
+        finally:
+            self.meter.appended(self._loop.time() - started, stored=stored)
+        return sequence
 
     async def write(self, subject: str, store: Callable[[], int], timeout_seconds: float) -> int:
         """Carries out a durable write with the faults of the day."""
@@ -241,6 +257,7 @@ class MemoryBus:
         bus_headers.check_size(bus_headers.append_headers(headers, None, None), data)
         if not self.connected:
             self._notify_dropped += 1
+            self.meter.dropped()
             return
         self._broker.publish(Message(subject, bytes(data), dict(headers or {})))
 
@@ -303,6 +320,7 @@ class MemoryBus:
         for watch in tuple(self.watches):
             await watch.close()
         self._closed = True
+        self.meter.connected(False)
         self._broker.clients.remove(self)
         self._broker.listeners_changed()
 
@@ -335,6 +353,7 @@ class MemoryBus:
             message_id=letter.message_id,
             timeout_seconds=_BURY_SECONDS,
         )
+        self.meter.gave_up(letter.stream)
 
     def forget(self, consumption: MemoryConsumption) -> None:
         """A consumption has ended."""

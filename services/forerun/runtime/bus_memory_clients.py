@@ -127,7 +127,7 @@ class MemorySubscription:
     def __init__(self, client: MemoryBus, subject: str, handler: Handler, pending_messages: int) -> None:
         self.client = client
         self.subject = subject
-        self._pump: Pump[Message] = Pump(subject, handler, limit=pending_messages)
+        self._pump: Pump[Message] = Pump(subject, handler, limit=pending_messages, on_dropped=client.meter.dropped)
 
     @property
     def dropped(self) -> int:

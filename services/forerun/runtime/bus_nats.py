@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from forerun.runtime import bus_headers, subjects
 from forerun.runtime.bus import ConsumerSpec, Handler, Message, SequenceMismatch
 from forerun.runtime.bus_delivery import DeadLetter
+from forerun.runtime.bus_meter import BusMeter
 from forerun.runtime.bus_nats_api import ApiError, append, append_error, call, stored_message, unavailable
 from forerun.runtime.bus_nats_consumer import NatsConsumption
 from forerun.runtime.bus_nats_kv import NatsKeyValue, NatsWatch
@@ -23,14 +24,20 @@ from forerun.runtime.bus_pump import Pump
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, InvalidArgument, PermissionDenied
 from forerun.runtime.ids import Ids
+from forerun.runtime.metrics import Metrics
 from forerun.runtime.topology import TOPOLOGY, Bucket, ObjectStore, Stream, Topology
 
 
 class NatsBus:
     """See `Bus`. Made by `NatsBus.connect`."""
 
-    def __init__(self, wire: Wire, *, clock: Clock, topology: Topology) -> None:
+    def __init__(self, wire: Wire, *, clock: Clock, topology: Topology, metrics: Metrics | None = None) -> None:
         self._wire = wire
+        self._loop = asyncio.get_running_loop()
+        self._meter = BusMeter(metrics)
+        self._meter.connected(wire.connected)
+        wire.reconnected.append(lambda: self._meter.connected(True))
+        wire.disconnected.append(lambda: self._meter.connected(False))
         self._clock = clock
         self._topology = topology
         self._subscriptions: list[NatsSubscription] = []
@@ -47,6 +54,7 @@ class NatsBus:
         clock: Clock,
         ids: Ids,
         topology: Topology = TOPOLOGY,
+        metrics: Metrics | None = None,
         timeout_seconds: float = 10.0,
     ) -> NatsBus:
         """Connects as one of the topology's users.
@@ -57,7 +65,7 @@ class NatsBus:
         """
         user = topology.user(options.user)
         wire = await Wire.open(options, user.inbox_prefix, ids, timeout_seconds=timeout_seconds)
-        return cls(wire, clock=clock, topology=topology)
+        return cls(wire, clock=clock, topology=topology, metrics=metrics)
 
     @property
     def connected(self) -> bool:
@@ -85,6 +93,24 @@ class NatsBus:
         subjects.check_subject(subject)
         block = bus_headers.append_headers(headers, message_id, expected_last_sequence)
         bus_headers.check_size(block, data)
+        started = self._loop.time()
+        stored = False
+        try:
+            sequence = await self._append(subject, data, block, message_id, expected_last_sequence, timeout_seconds)
+            stored = True
+        finally:
+            self._meter.appended(self._loop.time() - started, stored=stored)
+        return sequence
+
+    async def _append(
+        self,
+        subject: str,
+        data: bytes,
+        block: bytes,
+        message_id: str | None,
+        expected_last_sequence: int | None,
+        timeout_seconds: float,
+    ) -> int:
         try:
             return await append(self._wire, subject, data, block, timeout_seconds=timeout_seconds)
         except ApiError as error:
@@ -120,18 +146,19 @@ class NatsBus:
         subjects.check_subject(subject)
         block = bus_headers.append_headers(headers, None, None)
         bus_headers.check_size(block, data)
-        if self._wire.congested:
-            self._notify_dropped += 1
-            return
         try:
+            if self._wire.congested:
+                raise NotSentError
             self._wire.send(subject, data, block)
         except NotSentError:
             self._notify_dropped += 1
+            self._meter.dropped()
 
     async def subscribe(self, subject: str, handler: Handler, *, pending_messages: int) -> NatsSubscription:
         """See `Bus`."""
         subjects.check_pattern(subject)
-        subscription = NatsSubscription(self._wire, subject, handler, pending_messages, self._subscriptions.remove)
+        pump: Pump[Message] = Pump(subject, handler, limit=pending_messages, on_dropped=self._meter.dropped)
+        subscription = NatsSubscription(self._wire, subject, pump, self._subscriptions.remove)
         try:
             await subscription.start()
         except (NotSentError, UnansweredError):
@@ -217,6 +244,7 @@ class NatsBus:
             await watch.close()
         for subscription in tuple(self._subscriptions):
             await subscription.close()
+        self._meter.connected(False)
         await self._wire.answered(ends_at - asyncio.get_running_loop().time())
         await self._wire.close()
 
@@ -243,6 +271,7 @@ class NatsBus:
             message_id=letter.message_id,
             timeout_seconds=self._wire.options.request_timeout_seconds,
         )
+        self._meter.gave_up(letter.stream)
 
 
 class NatsSubscription:
@@ -252,15 +281,14 @@ class NatsSubscription:
         self,
         wire: Wire,
         subject: str,
-        handler: Handler,
-        pending_messages: int,
+        pump: Pump[Message],
         on_closed: Callable[[NatsSubscription], None],
     ) -> None:
         self._wire = wire
         self._subject = subject
         self._on_closed = on_closed
         self._sid: int | None = None
-        self._pump: Pump[Message] = Pump(subject, handler, limit=pending_messages)
+        self._pump = pump
 
     @property
     def dropped(self) -> int:

@@ -21,6 +21,7 @@ class Pump(Generic[_Item]):
         handler: Called for one item at a time.
         limit: How many may wait; None: the caller bounds them itself.
         on_handled: Called after each item, whatever came of it.
+        on_dropped: Called for each item that was dropped.
     """
 
     def __init__(
@@ -30,11 +31,13 @@ class Pump(Generic[_Item]):
         *,
         limit: int | None,
         on_handled: Callable[[_Item], None] | None = None,
+        on_dropped: Callable[[], None] | None = None,
     ) -> None:
         self._name = name
         self._handler = handler
         self._limit = limit
         self._on_handled = on_handled
+        self._on_dropped = on_dropped
         self._pending: deque[_Item] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -56,6 +59,8 @@ class Pump(Generic[_Item]):
                 _log.warning("subscription %s: handler is too slow, messages are dropped", self._name)
             self.dropped += 1
             self.gaps += 1
+            if self._on_dropped is not None:
+                self._on_dropped()
             return
         self._pending.append(item)
         if self._task is None:

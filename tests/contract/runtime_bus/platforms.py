@@ -16,6 +16,7 @@ from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
+from forerun.runtime.metrics import Metrics
 
 # A key of this bucket lives half a second, so that expiry can be waited for.
 SHORT = topology.Bucket("short", "Keys that expire soon", 1024 * 1024, 1024, ttl_seconds=0.5)
@@ -25,7 +26,7 @@ TABLE = replace(topology.TOPOLOGY, buckets=(*topology.TOPOLOGY.buckets, SHORT))
 class Platform(Protocol):
     """A broker with everything declared."""
 
-    async def bus(self, user: str = "admin") -> Bus:
+    async def bus(self, user: str = "admin", metrics: Metrics | None = None) -> Bus:
         """A new connection; closed at the end of the test."""
         ...
 
@@ -47,8 +48,8 @@ class MemoryPlatform:
         self.broker = MemoryBroker(SystemClock(), topology=TABLE)
         self._buses: list[MemoryBus] = []
 
-    async def bus(self, user: str = "admin") -> MemoryBus:
-        bus = MemoryBus(self.broker, user)
+    async def bus(self, user: str = "admin", metrics: Metrics | None = None) -> MemoryBus:
+        bus = MemoryBus(self.broker, user, metrics=metrics)
         self._buses.append(bus)
         return bus
 
@@ -77,9 +78,9 @@ class NatsPlatform:
         await self.broker.start()
         await topology.ensure(await self.bus(), TABLE)
 
-    async def bus(self, user: str = "admin") -> NatsBus:
+    async def bus(self, user: str = "admin", metrics: Metrics | None = None) -> NatsBus:
         options = NatsOptions((self.broker.url,), user, self.broker.password(user), reconnect_max_seconds=0.1)
-        bus = await NatsBus.connect(options, clock=self.clock, ids=self.ids, topology=TABLE)
+        bus = await NatsBus.connect(options, clock=self.clock, ids=self.ids, topology=TABLE, metrics=metrics)
         self._buses.append(bus)
         return bus
 
