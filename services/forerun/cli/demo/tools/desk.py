@@ -30,6 +30,8 @@ WAREHOUSE_FILE = "warehouse.sqlite"
 NOTES_FILE = "notes.sqlite"
 LOG_FILE = "executions.jsonl"
 _ROWS = 50
+# Longer than any pause of an agent: a connection that the desk closes just as a call is sent on it ends in doubt.
+_KEEP_ALIVE_SECONDS = 600
 
 
 def build_databases(data: Path) -> None:
@@ -140,7 +142,13 @@ def main() -> None:
         log=ExecutionLog(options.data / LOG_FILE),
     )
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    config = uvicorn.Config(Starlette(routes=desk.routes()), log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        Starlette(routes=desk.routes()),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+    )
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     sys.stdout.close()
     uvicorn.Server(config).run(sockets=[listener])
