@@ -27,27 +27,24 @@ Open = Callable[[Path], Callable[[], Tenant]]
 
 
 class Tenants:
-    """Opens tenants when they are asked for, and collects what nobody refers to.
+    """Opens tenants when they are asked for. A component of the process.
 
     Args:
         folder: Where the tenants' folders lie; made if it is missing. One process uses it at a time.
         open_folder: Opens one of them.
-        collect_interval_seconds: Time between two collections of all tenants.
         metrics: Where the size on disk is shown.
     """
 
-    def __init__(self, folder: Path, open_folder: Open, *, collect_interval_seconds: float, metrics: Metrics) -> None:
+    def __init__(self, folder: Path, open_folder: Open, *, metrics: Metrics) -> None:
         self._folder = folder
         self._open_folder = open_folder
-        self._interval = collect_interval_seconds
         self._metrics = metrics
         self._tenants: dict[str, Tenant] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._guard: int | None = None
-        self._collector: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Takes the folder, opens every tenant in it, and begins to collect.
+        """Takes the folder and opens every tenant in it.
 
         Raises:
             FailedPrecondition: another process has the folder.
@@ -59,18 +56,17 @@ class Tenants:
             except ForerunError:
                 # Its own calls will say so; the other tenants must not suffer from it.
                 _LOG.exception("the snapshots of a tenant cannot be opened")
-        self._collector = asyncio.create_task(self._collect_for_ever())
 
-    async def stop(self) -> None:
-        """Ends collecting, waits for commits that have begun, and gives the folder back."""
-        if self._collector is not None:
-            self._collector.cancel()
-            await asyncio.wait([self._collector])
-        for tenant in list(self._tenants.values()):
-            await tenant.close()
-        if self._guard is not None:
-            os.close(self._guard)
-            self._guard = None
+    async def stop(self, grace_seconds: float) -> None:
+        """Waits for commits that have begun and gives the folder back."""
+        try:
+            async with asyncio.timeout(grace_seconds):
+                for tenant in list(self._tenants.values()):
+                    await tenant.close()
+        finally:
+            if self._guard is not None:
+                os.close(self._guard)
+                self._guard = None
 
     async def tenant(self, name: str) -> Tenant:
         """The snapshots of a tenant.
@@ -96,15 +92,14 @@ class Tenants:
         self._opening.pop(folder, None)
         return self._tenants[folder]
 
-    async def _collect_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval)
-            for tenant in list(self._tenants.values()):
-                try:
-                    await tenant.collect(dry_run=False)
-                except ForerunError:
-                    _LOG.exception("a collection failed; nothing that is in use was removed")
-            self.show_size()
+    async def collect(self) -> None:
+        """Collects for all tenants; where it fails for one, the others still have their turn."""
+        for tenant in list(self._tenants.values()):
+            try:
+                await tenant.collect(dry_run=False)
+            except ForerunError:
+                _LOG.exception("a collection failed; nothing that is in use was removed")
+        self.show_size()
 
     def _take(self) -> None:
         with storage_errors():
