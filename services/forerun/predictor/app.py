@@ -1,0 +1,116 @@
+"""Wires the predictor."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from forerun.core import limits
+from forerun.predictor.engine.engine import Engine
+from forerun.predictor.follower import Follower
+from forerun.predictor.service import Listener, PredictionServicer
+from forerun.predictor.settings import PredictorSettings
+from forerun.predictor.store import ModelStore
+from forerun.runtime import subjects
+from forerun.runtime.app import App, Callbacks, Part, Served
+from forerun.runtime.bus import Bus, Subscription
+from forerun.runtime.bus_connect import BusPart
+from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_chassis
+from forerun.runtime.clock import Clock
+from forerun.runtime.errors import ForerunError
+from forerun.runtime.ids import Ids
+from forerun.runtime.tasks import TaskScope
+from forerun.v1 import prediction_pb2, prediction_pb2_grpc
+
+_LOG: Final = logging.getLogger(__name__)
+_SERVICE = prediction_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
+
+
+class _Room:
+    """Everything of the predictor that needs the bus; made when the process starts.
+
+    Args:
+        settings: What the operator chose.
+        chassis: The ports of the process.
+        bus: The connection to the broker.
+        engine: Another engine than the one that learns, such as one that knows the future of a recorded run.
+    """
+
+    def __init__(self, settings: PredictorSettings, chassis: Chassis, bus: BusPart, engine: Engine | None) -> None:
+        self._settings = settings
+        self._chassis = chassis
+        self._bus = bus
+        self._engine = engine or Engine()
+        self._tasks = TaskScope("predictor", metrics=chassis.metrics)
+        self._subscriptions: list[Subscription] = []
+        self._store: ModelStore | None = None
+        self._servicer: PredictionServicer | None = None
+
+    def register(self, server: Any) -> None:
+        """Adds the servicer to a server."""
+        assert self._servicer is not None
+        prediction_pb2_grpc.add_PredictionServiceServicer_to_server(self._servicer, server)
+
+    async def start(self) -> None:
+        """Starts to listen."""
+        settings, bus = self._settings, self._bus.bus
+        store = self._store = ModelStore(self._engine, bus, self._chassis.clock)
+        listener = Listener(
+            self._engine,
+            Follower(self._engine, settings.tracked_sessions),
+            store,
+            bus,
+            clock=self._chassis.clock,
+            metrics=self._chassis.metrics,
+            candidates=settings.candidates,
+        )
+        self._servicer = PredictionServicer(self._engine, listener, store)
+        patterns = [subjects.events_of_partition(number) for number in settings.partitions]
+        for pattern in patterns or [f"{subjects.PREFIX}.event.>"]:
+            self._subscriptions.append(
+                await bus.subscribe(pattern, listener.hear, pending_messages=limits.SUBSCRIPTION_PENDING_MESSAGES)
+            )
+        self._tasks.every(settings.save_seconds, store.save, name="save")
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stops listening and saves what was learned."""
+        for subscription in self._subscriptions:
+            await subscription.close()
+        await self._tasks.stop(grace_seconds / 2)
+        if self._store is not None:
+            try:
+                await self._store.save()
+            except ForerunError as error:
+                _LOG.error("models were not saved", extra={"fields": {"error.type": error.reason}})
+
+
+def build(
+    settings: PredictorSettings,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    bus: Bus | None = None,
+    network: MakeNetwork | None = None,
+    engine: Engine | None = None,
+) -> App:
+    """Wires the service; what is given is used instead of the real thing.
+
+    Args:
+        settings: What the operator chose.
+        clock: Tells the time.
+        ids: Makes ids.
+        bus: The bus, instead of a connection to the broker.
+        network: Makes the network, instead of gRPC; without sockets there is no metrics endpoint either.
+        engine: Another engine, such as one that knows the future of a recorded run.
+    """
+    chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
+    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, bus=bus)
+    room = _Room(settings, chassis, bus_part, engine)
+    server = Served(chassis.network, "predictor", settings.listen_address, [room.register], services=[_SERVICE])
+    parts = [
+        *chassis_parts(chassis, settings, expose_metrics=network is None),
+        Part("bus", bus_part),
+        Part("listener", Callbacks(start=room.start, stop=room.stop), stop_seconds=8.0),
+        Part("server", server, stop_seconds=None),
+    ]
+    return App(service="predictor", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)
