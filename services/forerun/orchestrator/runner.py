@@ -33,7 +33,7 @@ from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.preparation import Preparation, Tool
-from forerun.orchestrator.records import EventContext, call_result, ledger_line
+from forerun.orchestrator.records import EventContext, call_result, ledger_line, totals_message
 from forerun.orchestrator.shared import SharedGenerations
 from forerun.orchestrator.workers import Workers
 from forerun.runtime import subjects
@@ -370,10 +370,15 @@ class Runner:
         if self.closed:
             return
         self.apply(self.session.machine.close(reason, self._now()))
+        self._send(session_pb2.ConnectResponse(ended=self.ended()))
         self._end()
         self._spawn(
             self._ports.workers.close_session(self.session.caller, self.session.context.session), "close-session"
         )
+
+    def ended(self) -> session_pb2.EndSessionResponse:
+        """The session's totals, as the client gets them at its end."""
+        return session_pb2.EndSessionResponse(totals=totals_message(self.session.machine.totals, sessions=0))
 
     def lose(self) -> None:
         """Another owner has the session."""

@@ -120,7 +120,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                 elif kind == "tool_result":
                     runner.client_tools.answered(request.tool_result)
                 elif kind == "end":
-                    await self._end(runner, queue, request.end.reason)
+                    runner.close(request.end.reason or "ended by the client")
                     return
                 else:
                     raise InvalidArgument(
@@ -128,14 +128,6 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                     )
             except InvalidArgument as error:
                 queue.put_nowait(session_pb2.ConnectResponse(failure=failure_message(failure_from(error))))
-
-    async def _end(self, runner: Runner, queue: Responses, reason: str) -> None:
-        totals = runner.session.machine.totals
-        runner.close(reason or "ended by the client")
-        # The client may read its journal or ledger right after the answer.
-        await runner.journal.drain(2.0)
-        ended = session_pb2.EndSessionResponse(totals=totals_message(totals, sessions=self._engine.sessions))
-        queue.put_nowait(session_pb2.ConnectResponse(ended=ended))
 
     async def CallTools(  # noqa: N802
         self, request: session_pb2.CallToolsRequest, context: _Context
@@ -177,9 +169,8 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         runner = self._engine.find(current_caller(), request.session)
         if runner is None:
             return session_pb2.EndSessionResponse()
-        totals = runner.session.machine.totals
         runner.close(request.reason or "ended by the client")
-        return session_pb2.EndSessionResponse(totals=totals_message(totals, sessions=self._engine.sessions))
+        return runner.ended()
 
     async def SetSpeculation(  # noqa: N802
         self, request: session_pb2.SetSpeculationRequest, context: _Context
