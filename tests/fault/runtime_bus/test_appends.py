@@ -34,10 +34,10 @@ def frozen(nats: NatsPlatform) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def impatient(nats: NatsPlatform) -> NatsBus:
+async def impatient(nats: NatsPlatform, url: str | None = None) -> NatsBus:
     """A connection that gives a silent broker up quickly."""
     options = NatsOptions(
-        (nats.broker.url,), "admin", nats.broker.password("admin"),
+        (url or nats.broker.url,), "admin", nats.broker.password("admin"),
         reconnect_max_seconds=0.1, ping_interval_seconds=0.1, request_timeout_seconds=1.0,
     )  # fmt: skip
     return await NatsBus.connect(options, clock=nats.clock, ids=SeededIds(1, nats.clock))
@@ -78,6 +78,52 @@ async def test_a_silent_broker_is_given_up_and_found_again(nats: NatsPlatform) -
     await bus.append(JOURNAL, b"1", message_id="m", timeout_seconds=3.0)
     assert [message.data for message in await bus.read(JOURNAL, limit=9)] == [b"1"]
     await bus.close(1.0)
+
+
+class Network:
+    """A way to the broker on which the first connection can go dead: it stays open, and nothing passes any more."""
+
+    def __init__(self, port: int) -> None:
+        self.dead = asyncio.Event()
+        self._port = port
+        self._connections = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        mortal = self._connections == 1
+        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [writer, upstream_writer]
+        await asyncio.gather(self._copy(reader, upstream_writer, mortal), self._copy(upstream_reader, writer, mortal))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mortal: bool) -> None:
+        while not (mortal and self.dead.is_set()) and (data := await reader.read(65_536)):
+            if mortal and self.dead.is_set():
+                return
+            writer.write(data)
+            await writer.drain()
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+async def test_a_dead_connection_with_unsent_data_is_replaced_by_a_new_one(nats: NatsPlatform) -> None:
+    network = Network(int(nats.broker.url.rpartition(":")[2]))
+    proxy = await asyncio.start_server(network.accept, "127.0.0.1", 0)
+    host, port = proxy.sockets[0].getsockname()
+    bus = await impatient(nats, f"nats://{host}:{port}")
+    try:
+        network.dead.set()
+        for _ in range(12):
+            await bus.notify(subjects.load("w"), b"x" * 1_000_000)
+        await eventually(lambda: not bus.connected)
+        await eventually(lambda: bus.connected)
+        await bus.append(JOURNAL, b"1", timeout_seconds=3.0)
+    finally:
+        await bus.close(1.0)
+        proxy.close()
+        await network.close()
 
 
 async def test_notifications_to_a_broker_that_reads_nothing_are_dropped_not_piled_up(nats: NatsPlatform) -> None:

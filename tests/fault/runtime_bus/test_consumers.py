@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from forerun.runtime import subjects
@@ -83,7 +84,8 @@ async def test_a_restarted_process_finds_a_consumer_that_had_to_be_made_again(na
     await publish(first, 3)
     await eventually(lambda: consumption.acknowledged == 6)
     await first.close(1.0)
-    again = await second.consume(LEARN, handler)
+    # Where a consumer begins cannot be changed; everything else can.
+    again = await second.consume(replace(LEARN, ack_wait_seconds=3.0), handler)
     await publish(second, 1)
     await eventually(lambda: again.acknowledged == 1)
     assert handled == [1, 2, 3, 4, 5, 6, 7]
