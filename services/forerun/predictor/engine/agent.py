@@ -104,7 +104,7 @@ class Agent:
         return chain, [f"S|{tokens[-1]}|{called}", f"L|{tokens[-1]}|{left}"]
 
     def _situation(self, session: Session, chain: list[str]) -> str:
-        kind = session.tokens[-1] if len(session.tokens[-1]) == 1 else "T"
+        kind = session.tokens[-1]
         known = self.first.total(chain[2])
         return f"{kind}{0 if known < 3 else 1 if known < 15 else 2}"
 

@@ -13,7 +13,7 @@ from forerun.predictor.engine.state import State, items, number, numbers, table
 from forerun.predictor.engine.tuning import MAX_SITES, Tuning
 
 _KNOTS = (-5.0, -4.0, -3.0, -2.2, -1.5, -0.8, -0.2, 0.4, 1.0, 1.6, 2.3, 3.0, 4.0, 5.0)
-_STRENGTH = 12.0  # scored candidates that the uncorrected value is worth
+_STRENGTH = 25.0  # scored candidates that the uncorrected value is worth
 _FLOOR, _CEILING = 0.001, 0.995
 
 

@@ -56,7 +56,7 @@ class Intent:
         energy = sum(step * step for step in steps.values())
         for name in features:
             square = self.squares[name] = self.squares.get(name, 0.0) * _FADE + energy
-            rate = _RATE / math.sqrt(1.0 + square)
+            rate = _RATE / math.sqrt(1.0 + square) / (1.0 + square / 80.0)
             row = self.weights.setdefault(name, {})
             for outcome, step in steps.items():
                 row[outcome] = row.get(outcome, 0.0) - rate * step

@@ -11,13 +11,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.predictor.engine.counts import Counts
-from forerun.predictor.engine.state import State, items, number, table
+from forerun.predictor.engine.state import State, items, number_pairs, numbers, table
 from forerun.predictor.engine.tuning import MAX_NODES, Tuning
 
 NO_CALL = ""
 _UNSEEN = 1e-4
 _TOP_OF_ALL = 16
-_RATE = 0.03
+_RATE = 0.02
+_SETTLING = 10.0  # steps after which the exponents' step size begins to fall
 
 
 class Contexts:
@@ -90,11 +91,12 @@ class Contexts:
 class Mixture:
     """Exponents of the views, one set for each situation."""
 
-    __slots__ = ("_start", "sets")
+    __slots__ = ("_start", "sets", "times")
 
     def __init__(self, start: Sequence[float]) -> None:
         self._start = list(start)
         self.sets: dict[str, list[float]] = {}
+        self.times: dict[str, float] = {}
 
     def mix(self, situation: str, views: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """The mixed probabilities. All views speak of the same outcomes."""
@@ -115,14 +117,19 @@ class Mixture:
         if truth not in mixed:
             return
         weights = self.sets.setdefault(situation, list(self._start))
+        times = self.times[situation] = self.times.get(situation, 0.0) + 1.0
+        rate = _RATE / math.sqrt(1.0 + times / _SETTLING)
         for index, view in enumerate(views):
             expected = sum(share * math.log(view[outcome] + 1e-9) for outcome, share in mixed.items())
             gain = math.log(view[truth] + 1e-9) - expected
-            weights[index] = min(2.0, max(0.0, weights[index] + _RATE * max(-2.0, min(2.0, gain))))
+            weights[index] = min(2.0, max(0.0, weights[index] + rate * max(-2.0, min(2.0, gain))))
 
     def to_state(self) -> dict[str, State]:
         """Plain values for persistence."""
-        return {situation: list(weights) for situation, weights in self.sets.items()}
+        return {
+            "sets": {situation: list(weights) for situation, weights in self.sets.items()},
+            "times": dict(self.times),
+        }
 
     def load(self, state: State) -> None:
         """The inverse of `to_state`.
@@ -130,4 +137,6 @@ class Mixture:
         Raises:
             MalformedState: The state is not one that `to_state` gives.
         """
-        self.sets = {name: [number(weight) for weight in items(entry)] for name, entry in table(state).items()}
+        fields = table(state)
+        self.sets = number_pairs(fields["sets"])
+        self.times = numbers(fields["times"])

@@ -33,8 +33,8 @@ class Tuning:
     max_agents: int = 256
     slow_memory: float = 1_000.0
     fast_memory: float = 20.0
-    change_evidence: float = 5.0
-    calibration_memory: float = 300.0
+    change_evidence: float = 8.0
+    calibration_memory: float = 1_000.0
     min_class_probability: float = 0.03
     max_classes: int = 6
     min_probability: float = 0.005
