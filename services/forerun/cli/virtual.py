@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import grpc.aio
 import httpx
-from forerun.verifier.app import build as build_verifier
-from forerun.verifier.settings import VerifierSettings
 
 from forerun.orchestrator.app import build as build_orchestrator
 from forerun.orchestrator.settings import OrchestratorSettings
@@ -35,6 +33,8 @@ from forerun.sandbox.isolation.process import Process
 from forerun.sandbox.settings import SandboxSettings
 from forerun.snapshots.app import build as build_snapshots
 from forerun.snapshots.settings import SnapshotsSettings
+from forerun.verifier.app import build as build_verifier
+from forerun.verifier.settings import VerifierSettings
 
 TENANT: Final = "local"
 USER_TOKEN: Final = "user-of-a-platform-in-memory"
