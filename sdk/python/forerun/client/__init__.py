@@ -1,0 +1,66 @@
+"""The client of Forerun: an agent's tool calls go through a platform that runs ahead of it, with the same results.
+
+    async with AsyncClient() as client, client.session("support-agent") as session:
+        await session.user_turn("Where is order 17?")
+        await session.model_started()
+        results = await session.call_tools([Call("get_order", {"order_id": 17}), Call("get_customer", {"id": 4})])
+
+`Client` and `Session` are the same for programs without asyncio.
+"""
+
+from forerun.client._client import AsyncClient
+from forerun.client._errors import (
+    CallCancelled,
+    CallError,
+    CallRejected,
+    CallTimeout,
+    CallUnavailable,
+    ForerunClientError,
+    InvalidRequest,
+    NotAuthorized,
+    NotConfigured,
+    OutcomeUnknown,
+    PlatformError,
+    PlatformUnavailable,
+    ResultNotJson,
+    SessionClosed,
+)
+from forerun.client._ids import Ids, SystemIds
+from forerun.client._json import Arguments
+from forerun.client._local import local_data_dir
+from forerun.client._results import Call, Failure, Mode, Result, Served, Status, ToolInfo, Totals
+from forerun.client._session import AsyncSession
+from forerun.client._sync import Client, Session
+
+__all__ = [
+    "Arguments",
+    "AsyncClient",
+    "AsyncSession",
+    "Call",
+    "CallCancelled",
+    "CallError",
+    "CallRejected",
+    "CallTimeout",
+    "CallUnavailable",
+    "Client",
+    "Failure",
+    "ForerunClientError",
+    "Ids",
+    "InvalidRequest",
+    "Mode",
+    "NotAuthorized",
+    "NotConfigured",
+    "OutcomeUnknown",
+    "PlatformError",
+    "PlatformUnavailable",
+    "Result",
+    "ResultNotJson",
+    "Served",
+    "Session",
+    "SessionClosed",
+    "Status",
+    "SystemIds",
+    "ToolInfo",
+    "Totals",
+    "local_data_dir",
+]

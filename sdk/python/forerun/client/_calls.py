@@ -1,0 +1,222 @@
+"""The calls that a session waits for, from ask to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from forerun.client._results import Call, Failure, Result, Status, failure_of, served_of, status_of
+from forerun.v1 import common_pb2, event_pb2, session_pb2
+
+# The platform's own bound of one result (forerun.core.limits, compared by a contract test).
+RESULT_BYTES: Final = 64 * 1024 * 1024
+# A damaged answer is asked for again, once: the platform answers from its journal and runs nothing.
+_DAMAGED_MAX: Final = 2
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """A call without an answer.
+
+    Attributes:
+        call: What was asked.
+        turn: Number of its message.
+        message: Its form on the wire.
+        answer: Gets the result.
+        chunks: The parts of a large answer that have come.
+        written: It was handed to a connection, so it may have taken effect.
+        on_its_way: It was handed to the connection that is open now.
+        taken_back: The platform is to stop it.
+        damaged: Answers that did not match their digest.
+    """
+
+    call: Call
+    turn: int
+    message: event_pb2.AskedCall
+    answer: asyncio.Future[Result]
+    chunks: bytearray = field(default_factory=bytearray)
+    written: bool = False
+    on_its_way: bool = False
+    taken_back: bool = False
+    damaged: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Turn and index."""
+        return self.turn, self.message.index
+
+    def end(self, status: Status, failure: Failure) -> None:
+        """Ends it without an answer of the platform."""
+        if not self.answer.done():
+            self.answer.set_result(
+                Result(call=self.call, turn=self.turn, index=self.message.index, status=status, failure=failure)
+            )
+
+    def lose(self, failure: Failure) -> None:
+        """Ends it because nobody will answer: unknown where it may have started, else certainly without effect."""
+        self.end(Status.OUTCOME_UNKNOWN if self.written else Status.UNAVAILABLE, failure)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The calls of one message.
+
+    Attributes:
+        turn: Number of the message.
+        calls: In order.
+        timeout_seconds: As asked; None leaves it to the tools' contracts.
+        asked_at: Loop time of the ask.
+        timer: Ends the wait.
+    """
+
+    turn: int
+    calls: Sequence[OpenCall]
+    timeout_seconds: float | None
+    asked_at: float
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def open(self) -> list[OpenCall]:
+        """Calls that are not answered yet."""
+        return [one for one in self.calls if not one.answer.done()]
+
+    def render(self, now: float) -> session_pb2.CallBatch | None:
+        """What to send: the open calls with what remains of their time; None where nothing is open."""
+        calls = self.open
+        if not calls:
+            return None
+        message = session_pb2.CallBatch(turn=self.turn, calls=[one.message for one in calls])
+        if self.timeout_seconds is not None:
+            message.timeout_seconds = max(0.001, self.asked_at + self.timeout_seconds - now)
+        return message
+
+
+class OpenCalls:
+    """All calls that a session waits for.
+
+    Args:
+        ask_again: Called with a batch that has to be sent once more because an answer came damaged.
+    """
+
+    def __init__(self, ask_again: Callable[[Batch], None]) -> None:
+        self._batches: dict[int, Batch] = {}
+        self._calls: dict[tuple[int, int], OpenCall] = {}
+        self._ask_again = ask_again
+
+    def add(self, batch: Batch) -> None:
+        """Begins to wait for a batch."""
+        self._batches[batch.turn] = batch
+        for one in batch.calls:
+            self._calls[one.key] = one
+            one.answer.add_done_callback(partial(self._done, one.key))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter([self._batches[turn] for turn in sorted(self._batches)])
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def find(self, call: Call) -> OpenCall | None:
+        """The open call of what a user asked."""
+        return next((one for one in self._calls.values() if one.call is call), None)
+
+    def take_chunk(self, message: session_pb2.ResultChunk) -> None:
+        """A part of an answer; parts of calls that nobody waits for are dropped."""
+        one = self._calls.get((message.call.turn, message.call.index))
+        if one is None or one.answer.done():
+            return
+        one.chunks += message.data
+        if len(one.chunks) > RESULT_BYTES:
+            one.lose(
+                Failure(
+                    "RESULT_TOO_LARGE",
+                    f"the result is larger than RESULT_BYTES ({RESULT_BYTES} bytes); cap the tool's output in its "
+                    "contract (output_cap_bytes)",
+                    {"limit_bytes": str(RESULT_BYTES)},
+                )
+            )
+
+    def take_result(self, message: session_pb2.CallResult) -> None:
+        """An answer. The first one counts: later ones of the same call find nobody who waits."""
+        one = self._calls.get((message.call.turn, message.call.index))
+        if one is None or one.answer.done():
+            return
+        content = bytes(one.chunks) if one.chunks else message.observation.content
+        one.chunks = bytearray()
+        if _damaged(content, message.observation):
+            self._refuse_damaged(one)
+            return
+        one.answer.set_result(
+            Result(
+                call=one.call,
+                turn=one.turn,
+                index=one.message.index,
+                status=status_of(message.status),
+                content=content,
+                media_type=message.observation.media_type,
+                tool_error=message.observation.tool_error,
+                failure=failure_of(message.failure) if message.HasField("failure") else None,
+                served=served_of(message.served),
+                execution_seconds=message.execution_seconds,
+                waited_seconds=message.waited_seconds,
+            )
+        )
+
+    def reject(self, turn: int, failure: Failure) -> None:
+        """The platform did not take the batch of a turn."""
+        batch = self._batches.get(turn)
+        for one in batch.open if batch is not None else ():
+            one.end(Status.REJECTED, failure)
+
+    def disconnected(self) -> None:
+        """A connection broke: half an answer is none."""
+        for one in self._calls.values():
+            one.chunks = bytearray()
+            one.on_its_way = False
+
+    @property
+    def on_its_way(self) -> bool:
+        """The connection that is open now owes an answer."""
+        return any(one.on_its_way and not one.answer.done() for one in self._calls.values())
+
+    def lose_all(self, failure: Failure) -> None:
+        """Nobody will answer any more."""
+        for one in list(self._calls.values()):
+            one.lose(failure)
+
+    def cancel_all(self, failure: Failure) -> None:
+        """The session ends: what was not sent is taken back, the rest may have taken effect."""
+        for one in list(self._calls.values()):
+            one.end(Status.OUTCOME_UNKNOWN if one.written else Status.CANCELLED, failure)
+
+    def _refuse_damaged(self, one: OpenCall) -> None:
+        one.damaged += 1
+        if one.damaged < _DAMAGED_MAX:
+            self._ask_again(self._batches[one.turn])
+            return
+        one.end(
+            Status.OUTCOME_UNKNOWN,
+            Failure(
+                "RESULT_CORRUPT",
+                "the call was answered, and what arrived does not match the answer's digest, twice; look at the "
+                "tool before asking again",
+            ),
+        )
+
+    def _done(self, key: tuple[int, int], _: object) -> None:
+        self._calls.pop(key, None)
+        batch = self._batches.get(key[0])
+        if batch is not None and not batch.open:
+            del self._batches[key[0]]
+            if batch.timer is not None:
+                batch.timer.cancel()
+
+
+def _damaged(content: bytes, observation: common_pb2.Observation) -> bool:
+    if len(content) != observation.size_bytes and (observation.digest or observation.size_bytes):
+        return True
+    return bool(observation.digest) and observation.digest != "sha256:" + hashlib.sha256(content).hexdigest()

@@ -1,0 +1,227 @@
+"""The way to a platform for asyncio programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar, overload
+
+import grpc
+import grpc.aio
+
+from forerun.client._channel import open_channel
+from forerun.client._connection import Connection
+from forerun.client._errors import InvalidRequest, from_rpc_error
+from forerun.client._ids import Ids, SystemIds
+from forerun.client._local import resolve
+from forerun.client._results import Mode, ToolInfo, Totals, totals_of
+from forerun.client._session import DEADLINE_DEFAULT_SECONDS, AsyncSession
+from forerun.client._tools import Tool, tool_of
+from forerun.v1 import session_pb2, session_pb2_grpc
+
+_UNARY_SECONDS: Final = 10.0
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class AsyncClient:
+    """A connection to a Forerun platform, shared by any number of sessions.
+
+    Args:
+        address: `host:port`. Default: `FORERUN_ADDRESS`, else the platform that `forerun up` started here.
+        token: Bearer token. Default: `FORERUN_TOKEN`, else that of the local platform.
+        credentials: Encrypts the connection; without them it is plain, for loopback and trusted networks.
+        channel: Used instead of a connection of its own, and not closed; `address` and `token` are then optional.
+        ids: Makes session ids and jitter; replaced where runs have to repeat exactly.
+        connect_timeout_seconds: Longest time to open a session, retries included.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        token: str | None = None,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        channel: grpc.aio.Channel | None = None,
+        ids: Ids | None = None,
+        connect_timeout_seconds: float = 15.0,
+    ) -> None:
+        self._address = address
+        self._token = token
+        self._credentials = credentials
+        self._channel = channel
+        self._owned: grpc.aio.Channel | None = None
+        self._ids: Ids = ids if ids is not None else SystemIds()
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._stub: session_pb2_grpc.SessionServiceStub | None = None
+        self._tools: dict[str, Tool] = {}
+        self._sessions: list[AsyncSession] = []
+
+    @property
+    def address(self) -> str:
+        """Where the platform is; known once the client is open."""
+        return self._address or "the given channel"
+
+    async def __aenter__(self) -> AsyncClient:
+        """Finds out where the platform is. The connection itself is made by the first session.
+
+        Raises:
+            NotConfigured: nothing says where the platform is, or the token is missing.
+        """
+        if self._channel is None:
+            self._address, self._token = resolve(self._address, self._token)
+            # Channels belong to the loop that runs when they are made.
+            self._owned = open_channel(self._address, self._credentials)
+        channel = self._channel if self._channel is not None else self._owned
+        assert channel is not None
+        self._stub = session_pb2_grpc.SessionServiceStub(channel)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the open sessions and the connection. May be repeated."""
+        for session in list(self._sessions):
+            await session.close("the client was closed")
+        owned, self._owned = self._owned, None
+        self._stub = None
+        if owned is not None:
+            await owned.close()
+
+    def session(
+        self,
+        agent: str,
+        *,
+        session_id: str | None = None,
+        tools: Sequence[str] = (),
+        mode: Mode | str | None = None,
+        label: str = "",
+        resume: bool = False,
+    ) -> AsyncSession:
+        """A session, opened by `async with`.
+
+        Args:
+            agent: Name of the agent: the same for all its runs, because the platform learns per agent.
+            session_id: UUIDv7 of the session; a new one by default.
+            tools: Names of the tools that the agent can call; empty for all. Only these run ahead.
+            mode: Lowers the policy's mode for this session (`off`, `shadow`, `exact`).
+            label: Logical name, for tools that are told the session.
+            resume: The session exists already, and this program goes on with it.
+        """
+        if resume and session_id is None:
+            raise InvalidRequest("ARGUMENT_INVALID", "resume=True needs the session_id to go on with")
+        return AsyncSession(
+            self,
+            agent,
+            session_id=session_id or self._ids.uuid7(),
+            tools=tools,
+            mode=Mode(mode) if mode is not None else None,
+            label=label,
+            resume=resume,
+            own_tools=self._tools,
+            connect_timeout_seconds=self._connect_timeout_seconds,
+        )
+
+    @overload
+    def tool(self, function: _Function, /) -> _Function: ...
+
+    @overload
+    def tool(
+        self, /, *, name: str | None = None, schema: Mapping[str, object] | None = None
+    ) -> Callable[[_Function], _Function]: ...
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        schema: Mapping[str, object] | None = None,
+    ) -> Any:
+        """Registers a function as a tool of all sessions that are made afterwards; see `AsyncSession.tool`."""
+
+        def register(given: _Function) -> _Function:
+            made = tool_of(given, name=name, schema=schema)
+            self._tools[made.name] = made
+            return given
+
+        return register if function is None else register(function)
+
+    async def get_totals(self) -> Totals:
+        """Counts of the platform since it started.
+
+        Raises:
+            ForerunClientError: it does not answer, or refuses.
+        """
+        response = await self._unary("GetTotals", session_pb2.GetTotalsRequest())
+        return totals_of(response.totals)
+
+    async def list_tools(self, agent: str) -> list[ToolInfo]:
+        """The tools that a session of an agent can call.
+
+        Raises:
+            ForerunClientError: the platform does not answer, or refuses.
+        """
+        response = await self._unary("ListSessionTools", session_pb2.ListSessionToolsRequest(agent=agent))
+        return [
+            ToolInfo(
+                name=tool.name,
+                version=tool.version,
+                input_schema=tool.input_schema,
+                description=tool.description,
+                timeout_seconds=(
+                    tool.contract.timeout_seconds
+                    if tool.contract.HasField("timeout_seconds")
+                    else DEADLINE_DEFAULT_SECONDS
+                ),
+            )
+            for tool in response.tools
+        ]
+
+    async def set_speculation(self, *, on: bool, tenant: str = "", reason: str = "") -> int:
+        """Switches speculation for a tenant; the revision of the switch. Calls go on, only nothing runs ahead.
+
+        Args:
+            on: Whether it may run.
+            tenant: The tenant; empty for that of the token.
+            reason: For the record.
+
+        Raises:
+            ForerunClientError: the platform does not answer, or refuses.
+        """
+        request = session_pb2.SetSpeculationRequest(on=on, tenant=tenant, reason=reason)
+        return int((await self._unary("SetSpeculation", request)).revision)
+
+    # ------------------------------------------------------------ used by sessions
+
+    def connect(self, session: AsyncSession, hello: session_pb2.Hello) -> Connection:
+        """A connection for a session."""
+        stub = self._open_stub()
+        self._sessions.append(session)
+        return Connection(stub, hello, session, metadata=self._metadata, address=self.address, ids=self._ids)
+
+    async def timeouts(self, agent: str) -> Mapping[str, float]:
+        """The tools' own time limits, in seconds."""
+        return {tool.name: tool.timeout_seconds for tool in await self.list_tools(agent)}
+
+    def forget(self, session: AsyncSession) -> None:
+        """The session is closed."""
+        if session in self._sessions:
+            self._sessions.remove(session)
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._token}"),) if self._token else ()
+
+    async def _unary(self, method: str, request: Any) -> Any:
+        try:
+            return await getattr(self._open_stub(), method)(request, timeout=_UNARY_SECONDS, metadata=self._metadata())
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.address).error from error
+
+    def _open_stub(self) -> session_pb2_grpc.SessionServiceStub:
+        if self._stub is None:
+            raise InvalidRequest("PROTOCOL_VIOLATION", "open the client first: `async with AsyncClient() as client`")
+        return self._stub

@@ -1,0 +1,417 @@
+"""One session of one agent, as its author sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeVar, overload
+
+from forerun.client._calls import Batch, OpenCall
+from forerun.client._channel import MESSAGE_BYTES
+from forerun.client._connection import Connection
+from forerun.client._errors import ForerunClientError, InvalidRequest, SessionClosed
+from forerun.client._json import Arguments, encode_arguments
+from forerun.client._results import Call, Failure, Mode, Result, Totals, mode_of, totals_of
+from forerun.client._tools import Invocations, Tool, tool_of
+from forerun.v1 import common_pb2, event_pb2, session_pb2
+
+# Bounds of the platform (forerun.core.limits, compared by a contract test): what is above is refused before it is sent.
+CALLS_PER_MESSAGE: Final = 1_000
+DEADLINE_MAX_SECONDS: Final = 3_600.0
+DEADLINE_DEFAULT_SECONDS: Final = 60.0
+
+MARGIN_SECONDS: Final = 5.0
+"""After a call's own deadline, for the answer that says so."""
+_CLOSE_SECONDS: Final = 5.0
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Platform(Protocol):
+    """What a session needs of its client."""
+
+    def connect(self, session: AsyncSession, hello: session_pb2.Hello) -> Connection:
+        """A connection for a session."""
+        ...
+
+    async def timeouts(self, agent: str) -> Mapping[str, float]:
+        """The tools' own time limits, in seconds."""
+        ...
+
+    def forget(self, session: AsyncSession) -> None:
+        """The session is closed."""
+        ...
+
+
+class AsyncSession:
+    """A session. Made by `AsyncClient.session`, used as an async context manager.
+
+    One message of the model is one batch of calls: give calls that the model asked for together to `call_tools`
+    together, so that they run side by side as far as their contracts allow.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        agent: str,
+        *,
+        session_id: str,
+        tools: Sequence[str],
+        mode: Mode | None,
+        label: str,
+        resume: bool,
+        own_tools: Mapping[str, Tool],
+        connect_timeout_seconds: float,
+    ) -> None:
+        self.id = session_id
+        self.agent = agent
+        self.totals: Totals | None = None
+        """Counts of the session, after it was closed; None where the platform could not be asked."""
+        self.mode: Mode | None = mode
+        """The mode in force, once the session is open: what was asked for, as far as the policy allows it."""
+        self.held_out = False
+        """True where the hold-out took the session, as a comparison without speculation."""
+        self.policy = ""
+        """Name and version of the policy in force."""
+        self._platform = platform
+        self._tools = tuple(tools)
+        self._label = label
+        self._resume = resume
+        self._own_tools = dict(own_tools)
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._connection: Connection | None = None
+        self._invocations = Invocations(self._own_tools, self._tool_answered)
+        self._turn = 0
+        self._message_open = False
+        self._spoken = False
+        self._extending: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------ life
+
+    async def __aenter__(self) -> AsyncSession:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close("done" if kind is None else f"the agent failed: {kind.__name__}")
+
+    async def open(self) -> None:
+        """Opens the session; `async with` does it.
+
+        Raises:
+            ForerunClientError: it cannot be opened.
+        """
+        if self._connection is not None:
+            raise InvalidRequest("PROTOCOL_VIOLATION", "a session is opened once; make a new one")
+        own = [tool.message() for tool in self._own_tools.values()]
+        hello = session_pb2.Hello(
+            session=self.id,
+            agent=self.agent,
+            tools=self._tools,
+            client_tools=own,
+            resume=self._resume,
+            label=self._label,
+        )
+        if self.mode is not None:
+            hello.mode = common_pb2.Mode.Value(f"MODE_{self.mode.name}")
+        self._connection = self._platform.connect(self, hello)
+        try:
+            await self._connection.open(self._connect_timeout_seconds)
+        except BaseException:
+            self._platform.forget(self)
+            raise
+
+    async def close(self, reason: str = "done") -> None:
+        """Ends the session: what runs ahead is cancelled, its workspace is dropped, `totals` are set. May be repeated.
+
+        Args:
+            reason: For the journal.
+        """
+        connection = self._connection
+        if connection is None:
+            return
+        self._platform.forget(self)
+        totals = await connection.close(reason, _CLOSE_SECONDS)
+        if totals is not None:
+            self.totals = totals_of(totals)
+        for task in self._extending:
+            task.cancel()
+        await self._invocations.close()
+
+    # ------------------------------------------------------------ tools of the agent's own program
+
+    @overload
+    def tool(self, function: _Function, /) -> _Function: ...
+
+    @overload
+    def tool(
+        self, /, *, name: str | None = None, schema: Mapping[str, object] | None = None
+    ) -> Callable[[_Function], _Function]: ...
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        schema: Mapping[str, object] | None = None,
+    ) -> Any:
+        """Registers a function as a tool of this session, before it is opened.
+
+        A coroutine function is awaited, any other one runs in a thread. What it returns is the observation (text,
+        bytes, or a JSON value); what it raises is a result with `tool_error`. Without a contract in the policy such
+        a tool counts as a write to everything and never runs ahead.
+
+        Args:
+            function: The function, called with the arguments as keywords.
+            name: The tool's name; the function's by default.
+            schema: JSON Schema of the arguments; by default it follows from the annotations.
+
+        Raises:
+            InvalidRequest: the session is open already, or no schema follows from the signature.
+        """
+
+        def register(given: _Function) -> _Function:
+            if self._connection is not None:
+                raise InvalidRequest("PROTOCOL_VIOLATION", "register tools before the session is opened")
+            made = tool_of(given, name=name, schema=schema)
+            self._own_tools[made.name] = made
+            self._invocations = Invocations(self._own_tools, self._tool_answered)
+            return given
+
+        return register if function is None else register(function)
+
+    # ------------------------------------------------------------ what happens in the agent
+
+    async def user_turn(self, text: str) -> None:
+        """The user said something."""
+        if self._spoken:
+            self._message_open = self._spoken = False
+        self._send(session_pb2.ClientEvent(user_turn=event_pb2.UserTurn(text=text)))
+
+    async def model_started(self) -> None:
+        """A model request was started: the platform may run ahead from now on. Repeat it for a repeated request."""
+        if not self._message_open or self._spoken:
+            self._next_message()
+        self._send(session_pb2.ClientEvent(model_started=event_pb2.ModelStarted(turn=self._turn)))
+
+    async def assistant_message(self, text: str) -> None:
+        """The model's message is complete; its calls follow with `call_tools`."""
+        if not self._message_open or self._spoken:
+            self._next_message()
+        self._spoken = True
+        message = event_pb2.AssistantMessage(turn=self._turn, text=text)
+        self._send(session_pb2.ClientEvent(assistant_message=message))
+
+    async def task_outcome(self, reward: float, label: str = "") -> None:
+        """How the task went, as far as the agent knows.
+
+        Args:
+            reward: 0..1.
+            label: Free, such as `solved`.
+        """
+        self._send(session_pb2.ClientEvent(task_outcome=event_pb2.TaskOutcome(reward=reward, label=label)))
+
+    # ------------------------------------------------------------ calls
+
+    async def call_tool(
+        self, name: str, arguments: Arguments | None = None, *, timeout_seconds: float | None = None
+    ) -> Result:
+        """Runs one call and returns its result.
+
+        Args:
+            name: Name of the tool.
+            arguments: A mapping, or JSON text exactly as the model's provider gave it.
+            timeout_seconds: Deadline of the call. None: the tool's own limit.
+
+        Raises:
+            CallError: the tool did not answer; the subclass and `reason` say why.
+            ForerunClientError: the call could not be asked at all.
+        """
+        calls = [Call(name, {} if arguments is None else arguments)]
+        return (await self.call_tools(calls, timeout_seconds=timeout_seconds))[0].raise_for_status()
+
+    async def call_tools(self, calls: Sequence[Call], *, timeout_seconds: float | None = None) -> list[Result]:
+        """Runs the calls of one message; results in the same order, each with its own status.
+
+        Cancelling the task that waits here takes all of them back.
+
+        Args:
+            calls: In the order of the message.
+            timeout_seconds: Deadline of each call, from now. None: the tools' own limits.
+
+        Raises:
+            ForerunClientError: nothing was asked: arguments without an exact JSON form, too many calls, a session
+                that is closed.
+        """
+        batch = self._ask(calls, timeout_seconds)
+        try:
+            return [await asyncio.shield(one.answer) for one in batch.calls]
+        except asyncio.CancelledError:
+            self._take_back(batch)
+            raise
+
+    async def stream_tools(
+        self, calls: Sequence[Call], *, timeout_seconds: float | None = None
+    ) -> AsyncGenerator[Result, None]:
+        """Runs the calls of one message; results as they come. Leaving the iteration early takes the others back.
+
+        Args:
+            calls: In the order of the message.
+            timeout_seconds: Deadline of each call, from now. None: the tools' own limits.
+
+        Raises:
+            ForerunClientError: nothing was asked, as in `call_tools`.
+        """
+        batch = self._ask(calls, timeout_seconds)
+        done: asyncio.Queue[Result] = asyncio.Queue()
+        for one in batch.calls:
+            one.answer.add_done_callback(lambda future: done.put_nowait(future.result()))
+        try:
+            for _ in batch.calls:
+                yield await done.get()
+        finally:
+            self._take_back(batch)
+
+    async def cancel(self, call: Call) -> None:
+        """Takes one call back: its result becomes `cancelled`, or `outcome_unknown` where it may have taken effect.
+
+        A call that is done stays as it is.
+        """
+        connection = self._open_connection()
+        one = connection.calls.find(call)
+        if one is not None:
+            connection.take_back(one)
+
+    def _ask(self, calls: Sequence[Call], timeout_seconds: float | None) -> Batch:
+        connection = self._open_connection()
+        messages = self._messages(calls, timeout_seconds)
+        if not self._message_open:
+            self._next_message()
+        turn = self._turn
+        self._message_open = self._spoken = False
+        loop = asyncio.get_running_loop()
+        opened = [
+            OpenCall(call, turn, message, loop.create_future()) for call, message in zip(calls, messages, strict=True)
+        ]
+        batch = Batch(turn, opened, timeout_seconds, loop.time())
+        if opened:
+            bound = DEADLINE_DEFAULT_SECONDS if timeout_seconds is None else timeout_seconds
+            batch.timer = loop.call_at(batch.asked_at + bound + MARGIN_SECONDS, self._late, batch)
+            connection.ask(batch)
+        return batch
+
+    @staticmethod
+    def _messages(calls: Sequence[Call], timeout_seconds: float | None) -> list[event_pb2.AskedCall]:
+        if len(calls) > CALLS_PER_MESSAGE:
+            raise _too_much("calls", len(calls), CALLS_PER_MESSAGE)
+        if timeout_seconds is not None and not 0 < timeout_seconds <= DEADLINE_MAX_SECONDS:
+            raise InvalidRequest(
+                "ARGUMENT_INVALID",
+                f"timeout_seconds must be above 0 and at most {DEADLINE_MAX_SECONDS:g}",
+                metadata={"argument": "timeout_seconds"},
+            )
+        if len({id(call) for call in calls}) != len(calls):
+            raise InvalidRequest("ARGUMENT_INVALID", "the same Call object stands in the message twice; make two")
+        messages = [
+            event_pb2.AskedCall(
+                index=index,
+                action=common_pb2.Action(tool=call.name, arguments=encode_arguments(call.arguments)),
+                provider_call_id=call.provider_call_id,
+            )
+            for index, call in enumerate(calls)
+        ]
+        size_bytes = session_pb2.CallBatch(calls=messages).ByteSize()
+        if size_bytes > MESSAGE_BYTES - 1024:  # room for the fields around it
+            raise _too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
+        return messages
+
+    def _take_back(self, batch: Batch) -> None:
+        if self._connection is not None:
+            for one in batch.open:
+                self._connection.take_back(one)
+
+    # ------------------------------------------------------------ calls without an answer
+
+    def _late(self, batch: Batch) -> None:
+        """The time of a batch is over, and the platform did not say so."""
+        if batch.timeout_seconds is not None:
+            self._give_up(batch)
+            return
+        task = asyncio.get_running_loop().create_task(self._extend(batch), name="tool time limits")
+        self._extending.add(task)
+        task.add_done_callback(self._extending.discard)
+
+    async def _extend(self, batch: Batch) -> None:
+        """Without a deadline of the caller the tools' own limits count: some take longer than most."""
+        try:
+            limits = await self._platform.timeouts(self.agent)
+        except ForerunClientError:
+            limits = {}
+        loop = asyncio.get_running_loop()
+        longest = max((limits.get(one.call.name, 0.0) for one in batch.open), default=0.0)
+        due = batch.asked_at + min(longest, DEADLINE_MAX_SECONDS) + MARGIN_SECONDS
+        if due <= loop.time():
+            self._give_up(batch)
+        else:
+            batch.timer = loop.call_at(due, self._give_up, batch)
+
+    def _give_up(self, batch: Batch) -> None:
+        if self._connection is not None:
+            seconds = asyncio.get_running_loop().time() - batch.asked_at
+            self._connection.give_up(
+                batch,
+                Failure("DEADLINE_EXCEEDED", f"the platform gave no answer within {seconds:.0f} s of the ask"),
+            )
+
+    # ------------------------------------------------------------ between connection and session
+
+    def welcomed(self, message: session_pb2.Welcome) -> None:
+        """Called by the connection: the session is open, or open again."""
+        self.mode = mode_of(message.mode)
+        self.held_out = message.held_out
+        self.policy = message.policy
+        self._turn = max(self._turn, message.last_turn)
+
+    def invoked(self, message: session_pb2.ClientToolInvocation) -> None:
+        """Called by the connection: a tool of this program is asked for."""
+        self._invocations.start(message)
+
+    def invocation_cancelled(self, invocation: str) -> None:
+        """Called by the connection: it is not wanted any more."""
+        self._invocations.cancel(invocation)
+
+    def disconnected(self) -> None:
+        """Called by the connection: it broke, and the platform has given up on what it had asked for over it."""
+        self._invocations.cancel_all()
+
+    def _tool_answered(self, result: session_pb2.ClientToolResult) -> None:
+        if self._connection is not None:
+            self._connection.send_now(session_pb2.ConnectRequest(tool_result=result))
+
+    def _next_message(self) -> None:
+        self._turn += 1
+        self._message_open, self._spoken = True, False
+
+    def _send(self, event: session_pb2.ClientEvent) -> None:
+        size_bytes = event.ByteSize()
+        if size_bytes > MESSAGE_BYTES - 1024:
+            raise _too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
+        self._open_connection().send(session_pb2.ConnectRequest(event=event))
+
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise SessionClosed("SESSION_NOT_OPEN", "open the session first: `async with client.session(...)`")
+        self._connection.check()
+        return self._connection
+
+
+def _too_much(unit: str, found: int, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        "MESSAGE_TOO_LARGE",
+        f"one message may have {limit} {unit}, this one has {found}; send less, or split it into two messages",
+        metadata={"found": str(found), "limit": str(limit), "unit": unit},
+    )
