@@ -1,0 +1,1 @@
+"""The sandbox service: runs tools by HTTP, MCP, Python and commands; isolates them; forks workspaces."""

@@ -1,0 +1,267 @@
+"""Wires the sandbox service."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import httpx
+
+from forerun.core import limits
+from forerun.runtime import metrics_table as m
+from forerun.runtime import subjects
+from forerun.runtime.app import App, Callbacks, Part, Served
+from forerun.runtime.bus import Bus
+from forerun.runtime.bus_connect import BusPart
+from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_chassis
+from forerun.runtime.clock import Clock
+from forerun.runtime.ids import Ids
+from forerun.runtime.metrics import Metrics
+from forerun.runtime.tasks import TaskScope
+from forerun.sandbox.connectors.command import CommandConnector
+from forerun.sandbox.connectors.egress import EgressTransport
+from forerun.sandbox.connectors.http import HttpConnector
+from forerun.sandbox.connectors.mcp import McpConnector, OpenClient
+from forerun.sandbox.connectors.port import Ended
+from forerun.sandbox.connectors.python import PythonConnector
+from forerun.sandbox.connectors.secrets import Secrets
+from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
+from forerun.sandbox.isolation.cgroups import detect
+from forerun.sandbox.isolation.levels import Ladder, probe
+from forerun.sandbox.isolation.process import ProcessLevel
+from forerun.sandbox.registry import Registry
+from forerun.sandbox.service import SandboxServicer
+from forerun.sandbox.settings import SandboxSettings
+from forerun.sandbox.source import DefinitionSource
+from forerun.sandbox.tools import CommandEndpoint, HttpEndpoint, McpEndpoint, PythonEndpoint
+from forerun.sandbox.worker.engine import Engine, Finished, Request, Sizes
+from forerun.sandbox.worker.slots import Priority, Slots
+from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.strategy import choose
+from forerun.v1 import sandbox_pb2, sandbox_pb2_grpc
+
+_SERVICE: Final = sandbox_pb2.DESCRIPTOR.services_by_name["SandboxService"].full_name
+_LOOK_SECONDS: Final = 1.0
+_CONNECTIONS: Final = 256
+_LIMITS: Final = {
+    "LIMIT_MEMORY": "memory", "LIMIT_PIDS": "pids", "LIMIT_CPU": "cpu", "LIMIT_DISK": "disk", "LIMIT_OUTPUT": "output",
+    "LIMIT_WALL_TIME": "wall_time", "TOOL_TIMEOUT": "wall_time",
+}  # fmt: skip
+
+
+class _Room:
+    """Everything of the worker that needs the bus or a trial on this machine; made when the process starts.
+
+    Args:
+        settings: What the operator chose.
+        chassis: The ports of the process.
+        bus: The connection to the broker.
+        http_transport: Carries HTTP tools; None connects for real, to allowed addresses only.
+        open_mcp: Opens connections to MCP servers; None dials them.
+    """
+
+    def __init__(
+        self, settings: SandboxSettings, chassis: Chassis, bus: BusPart, *,
+        http_transport: httpx.AsyncBaseTransport | None, open_mcp: OpenClient | None, ladder: Ladder | None,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._chassis = chassis
+        self._bus = bus
+        self._http_transport = http_transport
+        self._open_mcp = open_mcp
+        self._given_ladder = ladder
+        self._tasks = TaskScope("sandbox", metrics=chassis.metrics)
+        self._changed = asyncio.Event()
+        self._address = settings.advertised_address
+        self._worker = settings.worker or chassis.ids.uuid7()
+        self._servicer: SandboxServicer | None = None
+        self._engine: Engine | None = None
+        self._source: DefinitionSource | None = None
+        self._slots: Slots | None = None
+        self._registry: Registry | None = None
+
+    def register(self, server: Any) -> None:
+        """Adds the servicer to a server."""
+        assert self._servicer is not None
+        sandbox_pb2_grpc.add_SandboxServiceServicer_to_server(self._servicer, server)
+
+    def listening(self, address: str) -> None:
+        """Tells the address that the server got."""
+        self._address = self._settings.advertised_address or address
+        self._changed.set()
+
+    async def start(self) -> None:
+        """Tries what the machine can do and makes the engine.
+
+        Raises:
+            FailedPrecondition: The machine cannot give `min_isolation`.
+        """
+        settings, chassis = self._settings, self._chassis
+        workspaces_dir, scratch_dir = (settings.data_dir.absolute() / name for name in ("workspaces", "scratch"))
+        for directory in (workspaces_dir, scratch_dir):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ladder = self._given_ladder or await _probed()
+        ladder.choose(settings.min_isolation)
+        strategy, _ = await choose(workspaces_dir, ladder.choose())
+        workspaces = Workspaces(
+            workspaces_dir, strategy,
+            WorkspaceLimits(settings.workspace_max_entries, settings.workspace_max_bytes, settings.workspace_max_forks),
+        )  # fmt: skip
+        chassis.metrics.set(m.ISOLATION, 1.0, level=ladder.strongest.value)
+        slots = Slots(
+            authoritative=settings.authoritative_slots, speculative=settings.speculative_slots,
+            queue=settings.authoritative_queue, changed=self._load_changed,
+        )  # fmt: skip
+        secrets = Secrets(settings.secrets_directory)
+        mcp = McpConnector(secrets, open_client=self._open_mcp)
+        engine = Engine(
+            {
+                HttpEndpoint: HttpConnector(
+                    self._http_transport or _connecting(),
+                    secrets,
+                    chassis.clock,
+                    max_bytes=settings.max_observation_bytes,
+                ),
+                McpEndpoint: mcp,
+                PythonEndpoint: PythonConnector(threads=settings.authoritative_slots + settings.speculative_slots),
+                CommandEndpoint: CommandConnector(
+                    ladder, workspaces, str(scratch_dir), max_bytes=settings.max_observation_bytes
+                ),
+            },
+            workspaces, slots, chassis.clock,
+            sizes=Sizes(inline_bytes=limits.INLINE_OBSERVATION_BYTES, chunk_bytes=limits.CHUNK_BYTES),
+            ended=self._ended,
+        )  # fmt: skip
+        registry = Registry(mcp, self._tasks, self._changed.set)
+        source = DefinitionSource(self._bus.bus, settings.policy_file, registry)
+        self._engine, self._slots, self._registry, self._source = engine, slots, registry, source
+        self._servicer = SandboxServicer(
+            engine,
+            registry,
+            ladder,
+            worker=self._worker,
+            slots=(settings.authoritative_slots, settings.speculative_slots),
+        )
+        await source.start()
+        await registry.listed(settings.list_tools_seconds)
+        self._tasks.every(_LOOK_SECONDS, source.look, name="policy-file")
+        self._tasks.spawn(self._report(), name="load-reports", critical=False)
+
+    async def refuse(self, _grace_seconds: float) -> None:
+        """Takes no new work and stops what runs ahead of time."""
+        if self._engine is not None:
+            await self._engine.refuse()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stops what the server's grace has left, then everything else."""
+        if self._engine is not None:
+            await self._engine.stop(grace_seconds * 0.7)
+        if self._source is not None:
+            await self._source.stop()
+        await self._tasks.stop(grace_seconds * 0.2)
+
+    def _load_changed(self) -> None:
+        self._changed.set()
+        slots, metrics = self._slots, self._chassis.metrics
+        if slots is None:
+            return
+        for name, speculative, total in (
+            ("authoritative", False, self._settings.authoritative_slots),
+            ("speculative", True, self._settings.speculative_slots),
+        ):
+            metrics.set(m.SLOTS, slots.taken(speculative=speculative), priority=name, state="busy")
+            metrics.set(m.SLOTS, total, priority=name, state="total")
+
+    def _ended(self, request: Request, finished: Finished) -> None:
+        metrics = self._chassis.metrics
+        authoritative = request.priority is Priority.AUTHORITATIVE
+        metrics.observe(
+            m.QUEUE_WAIT_SECONDS, finished.queued_seconds, priority="authoritative" if authoritative else "speculative"
+        )
+        metrics.observe(m.TOOL_SECONDS, finished.seconds, tool=request.invocation.tool.name)
+        _count_end(metrics, request, finished)
+
+    async def _report(self) -> None:
+        """Publishes the load on every change, and every second without one."""
+        while True:
+            self._changed.clear()
+            if self._address and self._slots is not None and self._registry is not None:
+                report = sandbox_pb2.LoadReport(
+                    worker=self._worker, address=self._address, authoritative_free=self._slots.authoritative_free,
+                    speculative_free=self._slots.speculative_free, authoritative_waiting=self._slots.waiting,
+                    tools_generation=self._registry.generation,
+                )  # fmt: skip
+                await self._bus.bus.notify(subjects.load(self._worker), report.SerializeToString())
+            try:
+                async with asyncio.timeout(self._settings.report_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+
+def build(
+    settings: SandboxSettings,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    bus: Bus | None = None,
+    network: MakeNetwork | None = None,
+    http_transport: httpx.AsyncBaseTransport | None = None,
+    open_mcp: OpenClient | None = None,
+    ladder: Ladder | None = None,
+) -> App:
+    """Wires the service; what is given is used instead of the real thing.
+
+    Args:
+        settings: What the operator chose.
+        clock: Tells the time.
+        ids: Makes ids.
+        bus: Carries definitions and load reports.
+        network: Makes the network on which it listens; without one it is gRPC, with a metrics endpoint beside it.
+        http_transport: Carries HTTP tools, such as httpx.ASGITransport in the simulation.
+        open_mcp: Opens connections to MCP servers.
+        ladder: Isolation levels; without it every level is tried on this machine, with real processes.
+    """
+    chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
+    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, bus=bus)
+    room = _Room(settings, chassis, bus_part, http_transport=http_transport, open_mcp=open_mcp, ladder=ladder)
+    server = Served(
+        chassis.network,
+        "sandbox",
+        settings.listen_address,
+        [room.register],
+        services=[_SERVICE],
+        listening=room.listening,
+    )
+    parts = [
+        *chassis_parts(chassis, settings, expose_metrics=network is None),
+        Part("bus", bus_part),
+        Part("worker", room, start_seconds=60.0),
+        Part("server", server, stop_seconds=None),
+        # Stops before the server does, so that the server's grace is for authoritative executions alone.
+        Part("admission", Callbacks(stop=room.refuse)),
+    ]
+    return App(service="sandbox", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)
+
+
+async def _probed() -> Ladder:
+    cgroups = detect()
+    return await probe([BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
+
+
+def _connecting() -> httpx.AsyncBaseTransport:
+    pool = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS // 4)
+    return EgressTransport(httpx.AsyncHTTPTransport(limits=pool))
+
+
+def _count_end(metrics: Metrics, request: Request, finished: Finished) -> None:
+    if finished.preempted:
+        metrics.add(m.PREEMPTIONS)
+    if finished.fault is not None and (limit := _LIMITS.get(finished.fault.reason.value)) is not None:
+        metrics.add(m.LIMIT_HITS, limit=limit)
+    endpoint = request.invocation.tool.endpoint
+    if isinstance(endpoint, HttpEndpoint | McpEndpoint):
+        ok = finished.ended is Ended.OK
+        metrics.add(m.PROVIDER_REQUESTS, provider=request.invocation.tool.server.name, result="ok" if ok else "failed")
+        if finished.fault is not None and finished.fault.reason.value == "RATE_LIMITED":
+            metrics.add(m.RATE_LIMITED, provider=request.invocation.tool.server.name)

@@ -1,0 +1,1 @@
+"""Runs one command under an isolation level, with limits, and leaves nothing behind."""

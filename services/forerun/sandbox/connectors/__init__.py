@@ -1,0 +1,1 @@
+"""Ways to call a tool, behind one port."""

@@ -1,0 +1,144 @@
+"""Tools that are commands in a sandbox, in the session's workspace.
+
+The observation is what the command printed: its standard output; where it also wrote to standard error, that follows
+under a line `[stderr]`. A non-zero exit is an answer too: it marks the observation as the tool's own error, is named in
+the media type (`exit=1`), and is told in a last line `[exit code 1]` unless the output is JSON alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from forerun.core.canonical import JsonValue
+from forerun.runtime.errors import ErrorReason
+from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
+from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, text_media_type
+from forerun.sandbox.connectors.templates import fill_argv, session_text, text_of
+from forerun.sandbox.isolation.launch import SetupFailed
+from forerun.sandbox.isolation.levels import Ladder
+from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
+from forerun.sandbox.tools import CommandEndpoint
+from forerun.sandbox.workspaces.store import View, Workspace, Workspaces
+
+
+class CommandConnector:
+    """Runs tools as commands.
+
+    Args:
+        ladder: Isolation of this machine.
+        workspaces: Where they work.
+        scratch_root: Directory for the commands' /tmp.
+        max_bytes: Longest output of both streams together.
+    """
+
+    def __init__(self, ladder: Ladder, workspaces: Workspaces, scratch_root: str, *, max_bytes: int) -> None:
+        self._ladder = ladder
+        self._workspaces = workspaces
+        self._runners = {name: CommandRunner(isolation, scratch_root) for name, isolation in ladder.usable.items()}
+        self._max_bytes = max_bytes
+
+    async def call(self, invocation: Invocation, sink: Sink) -> Result:
+        """Runs a tool in the fork of the invocation, or reading the workspace.
+
+        Raises:
+            ToolFault: A limit ended it, or the sandbox did not come up.
+            FailedPrecondition: `min_isolation` cannot be met.
+            NotFound: The fork does not exist.
+        """
+        endpoint = invocation.tool.endpoint
+        assert isinstance(endpoint, CommandEndpoint)
+        server = invocation.tool.server
+        isolation = self._ladder.choose(server.min_isolation)
+        argv = fill_argv(tuple(endpoint.argv), invocation)
+        workspace = await self._workspaces.of(
+            invocation.session, Path(server.workspace_seed) if server.workspace_seed else None
+        )
+        limits = replace(
+            endpoint.limits,
+            output_bytes=invocation.output_cap_bytes,
+            output_total_bytes=self._max_bytes,
+            wall_seconds=invocation.timeout_seconds,
+            cpu_seconds=invocation.timeout_seconds if endpoint.cpu_follows_timeout else endpoint.limits.cpu_seconds,
+        )
+        environment = {
+            "FORERUN_SESSION": invocation.session_label or invocation.session,
+            **{name: session_text(value, invocation) for name, value in endpoint.environment.items()},
+        }
+        async with _view(workspace, invocation) as view:
+            plan = CommandPlan(
+                argv=argv, environment=environment, workspace=view.mount, watched=view.watched,
+                stdin=_stdin(endpoint, invocation), limits=limits,
+            )  # fmt: skip
+            try:
+                result = await self._runners[isolation.name].run(plan)
+            except SetupFailed as error:
+                raise ToolFault(
+                    Ended.UNAVAILABLE,
+                    ErrorReason.TOOL_FAILED,
+                    f"the sandbox did not come up: {error}",
+                    not_started=True,
+                ) from error
+        if result.limit is not None:
+            raise _over_limit(result.limit, limits, invocation)
+        return _observation(result)
+
+    async def close_session(self, session: str) -> None:
+        """Drops the session's workspace."""
+        await self._workspaces.close(session)
+
+    async def close(self) -> None:
+        """Nothing is kept between calls."""
+
+
+def _view(workspace: Workspace, invocation: Invocation) -> AbstractAsyncContextManager[View]:
+    return workspace.use(invocation.fork) if invocation.fork else workspace.read()
+
+
+def _stdin(endpoint: CommandEndpoint, invocation: Invocation) -> bytes | None:
+    missing: JsonValue = None
+    if not endpoint.stdin_argument:
+        return None
+    value = invocation.arguments.get(endpoint.stdin_argument, missing)
+    return None if value is None else text_of(value).encode()
+
+
+def _over_limit(limit: LimitReason, limits: CommandLimits, invocation: Invocation) -> ToolFault:
+    allowed = {
+        LimitReason.MEMORY: f"{limits.memory_bytes} bytes of memory",
+        LimitReason.PIDS: f"{limits.pids} processes",
+        LimitReason.CPU: f"{limits.cpu_seconds:g} CPU seconds",
+        LimitReason.DISK: f"{limits.disk_bytes} bytes on disk",
+        LimitReason.OUTPUT: f"{limits.output_total_bytes} bytes of output",
+        LimitReason.TIME: f"{limits.wall_seconds:g} s",
+    }[limit]
+    return ToolFault(
+        Ended.TIMEOUT if limit is LimitReason.TIME else Ended.REJECTED, ERROR_REASONS[limit],
+        f"{limit.value}: {invocation.tool.name} may use {allowed}; it was ended and its changes were dropped",
+        metadata={"limit": limit.value, "tool": invocation.tool.name},
+    )  # fmt: skip
+
+
+def _observation(result: CommandResult) -> Result:
+    out, err, code = result.stdout.text, result.stderr.text, result.exit_code
+    content = out.encode()
+    media_type = text_media_type(content)
+    if err or media_type != "application/json":
+        media_type = "text/plain; charset=utf-8"
+        text = out
+        if err:
+            text = _on_new_line(text) + f"[stderr]\n{err}"
+        if code != 0:
+            text = _on_new_line(text) + f"[exit code {code}]\n"
+        content = text.encode()
+    replaced = result.stdout.replaced_bytes + result.stderr.replaced_bytes
+    if replaced:
+        media_type += f"; replaced={replaced}"
+    if code != 0:
+        media_type += f"; exit={code}"
+    return Result(content, media_type, tool_error=code != 0, cpu_seconds=result.cpu_seconds, capped=True)
+
+
+def _on_new_line(text: str) -> str:
+    return text if not text or text.endswith("\n") else text + "\n"

@@ -1,0 +1,164 @@
+"""Tools behind HTTP."""
+
+from __future__ import annotations
+
+import email.utils
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+
+from forerun.core.canonical import JsonValue
+from forerun.runtime.clock import Clock
+from forerun.runtime.errors import ErrorReason
+from forerun.sandbox.connectors.egress import EGRESS_EXTENSION, Egress
+from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, rejected, text_media_type
+from forerun.sandbox.connectors.secrets import Secrets
+from forerun.sandbox.connectors.templates import fill_url, placeholders, text_of
+from forerun.sandbox.tools import HttpEndpoint
+
+_CONNECT_SECONDS: Final = 10.0
+_TOO_MANY_REQUESTS: Final = 429
+
+
+class HttpConnector:
+    """Calls tools by HTTP. A cancelled call closes its connection, which is how a server hears of it.
+
+    The observation is the body of the answer, byte for byte, whatever the status; a status other than 2xx marks it as
+    the tool's own error and is named in the media type (`status=404`). Redirects are answers, not followed. 429 is no
+    answer: nothing took effect, and the fault says when to come back.
+
+    Args:
+        transport: Makes the connections.
+        secrets: Resolves `secret:NAME` in headers.
+        clock: For `Retry-After` dates.
+        max_bytes: Longest answer.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, secrets: Secrets, clock: Clock, *, max_bytes: int) -> None:
+        self._client = httpx.AsyncClient(
+            transport=transport, follow_redirects=False, trust_env=False,
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
+            headers={"user-agent": "forerun", "accept": "*/*"},
+        )  # fmt: skip
+        self._secrets = secrets
+        self._clock = clock
+        self._max_bytes = max_bytes
+
+    async def call(self, invocation: Invocation, sink: Sink) -> Result:
+        """Calls a tool.
+
+        Raises:
+            ToolFault: There is no answer.
+        """
+        request = self._request(invocation)
+        try:
+            response = await self._client.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
+            raise ToolFault(
+                Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, f"no connection to the host of {invocation.tool.name}",
+                not_started=True,
+            ) from error  # fmt: skip
+        except httpx.TransportError as error:
+            raise _broken(invocation) from error
+        try:
+            return await self._answer(invocation, response, sink)
+        except httpx.TransportError as error:
+            raise _broken(invocation) from error
+        finally:
+            await response.aclose()
+
+    async def close_session(self, session: str) -> None:
+        """Nothing is kept for a session."""
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._client.aclose()
+
+    def _request(self, invocation: Invocation) -> httpx.Request:
+        endpoint = invocation.tool.endpoint
+        assert isinstance(endpoint, HttpEndpoint)
+        headers = self._secrets.resolve(endpoint.headers)
+        if endpoint.idempotency_header and invocation.idempotency_key:
+            headers[endpoint.idempotency_header] = invocation.idempotency_key
+        url = fill_url(endpoint.url, invocation)
+        content: bytes | None = None
+        parameters: list[tuple[str, str]] = []
+        if endpoint.json_body:
+            content = invocation.raw
+            headers = {"content-type": "application/json", **headers}
+        else:
+            named = set(placeholders(endpoint.url))
+            for name, value in invocation.arguments.items():
+                if name not in named:
+                    parameters += _query(name, value)
+        try:
+            request = self._client.build_request(endpoint.method or "GET", url, content=content, headers=headers)
+            if parameters:
+                request.url = request.url.copy_merge_params(httpx.QueryParams(tuple(parameters)))
+        except (httpx.InvalidURL, ValueError) as error:
+            raise rejected(
+                ErrorReason.ARGUMENTS_REFUSED, f"the arguments make no valid address for {invocation.tool.name}",
+                tool=invocation.tool.name,
+            ) from error  # fmt: skip
+        egress = Egress.of(invocation.tool.server.egress, [endpoint.url])
+        if not egress.allows_name(request.url.host):
+            raise rejected(
+                ErrorReason.EGRESS_DENIED, f"{invocation.tool.name} may not connect there; see `egress` of its server",
+                tool=invocation.tool.name,
+            )  # fmt: skip
+        request.extensions = {**request.extensions, EGRESS_EXTENSION: egress}
+        return request
+
+    async def _answer(self, invocation: Invocation, response: httpx.Response, sink: Sink) -> Result:
+        if response.status_code == _TOO_MANY_REQUESTS:
+            raise ToolFault(
+                Ended.UNAVAILABLE, ErrorReason.RATE_LIMITED, f"the provider of {invocation.tool.name} limits its rate",
+                not_started=True, retry_after_seconds=_retry_after(response.headers, self._clock.now()),
+            )  # fmt: skip
+        ok = response.is_success
+        body = bytearray()
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise ToolFault(
+                    Ended.REJECTED, ErrorReason.LIMIT_OUTPUT,
+                    f"the answer of {invocation.tool.name} is longer than {self._max_bytes} bytes; set "
+                    "output_cap_bytes in its contract, or max_observation_bytes of the sandbox service",
+                    metadata={"limit_bytes": str(self._max_bytes)},
+                )  # fmt: skip
+            sink(chunk)
+        content = bytes(body)
+        media_type = response.headers.get("content-type", "")
+        if "json" in media_type or not media_type:
+            media_type = text_media_type(content)
+        return Result(content, media_type if ok else f"{media_type}; status={response.status_code}", tool_error=not ok)
+
+
+def _query(name: str, value: JsonValue) -> list[tuple[str, str]]:
+    if isinstance(value, list):
+        return [(name, text_of(item)) for item in value]
+    return [(name, text_of(value))]
+
+
+def _broken(invocation: Invocation) -> ToolFault:
+    return ToolFault(
+        Ended.OUTCOME_UNKNOWN, ErrorReason.TOOL_FAILED,
+        f"the connection to {invocation.tool.name} broke after the call was sent",
+        metadata={"tool": invocation.tool.name},
+    )  # fmt: skip
+
+
+def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds of a Retry-After header, given as seconds or as a date; None where there is none to understand."""
+    if milliseconds := headers.get("retry-after-ms"):
+        return float(milliseconds) / 1000 if milliseconds.isdigit() else None
+    text = headers.get("retry-after", "").strip()
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,147 @@
+"""The ladder of isolation levels and the choice among them.
+
+A level is *available* only after a real trial run on this machine; a level that merely ought to work is not listed as
+available. What a level cannot enforce is said in `gives`, and is shown by `forerun up --check` and `Describe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from forerun.runtime.errors import ErrorReason, FailedPrecondition
+from forerun.sandbox.isolation.launch import Child, Launch
+
+
+class LevelName(StrEnum):
+    """Names of the levels, as policies write them."""
+
+    GVISOR = "gvisor"
+    BUBBLEWRAP = "bubblewrap"
+    PROCESS = "process"
+
+
+STRENGTH: Final[Mapping[LevelName, int]] = {LevelName.PROCESS: 0, LevelName.BUBBLEWRAP: 1, LevelName.GVISOR: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One rung of the ladder, as found on this machine.
+
+    Attributes:
+        name: The level.
+        available: A trial command ran in it.
+        why: What the trial showed, or what is missing and how to get it.
+        gives: What it gives and, after "not:", what it does not enforce here.
+    """
+
+    name: LevelName
+    available: bool
+    why: str
+    gives: str
+
+
+class Isolation(Protocol):
+    """Starts commands at one level."""
+
+    @property
+    def name(self) -> LevelName:
+        """The level."""
+        ...
+
+    @property
+    def gives(self) -> str:
+        """What it gives and what it does not enforce here."""
+        ...
+
+    @property
+    def mounts_workspace(self) -> bool:
+        """True where a command sees its workspace at `/workspace` and nothing else of the host can be written."""
+        ...
+
+    async def start(self, launch: Launch) -> Child:
+        """Starts a command; it runs when this returns.
+
+        Raises:
+            SetupFailed: The level itself did not come up; the command has not started.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """All levels of this machine and those that can be used.
+
+    Attributes:
+        levels: Every level, strongest first.
+        usable: The available ones, by name.
+    """
+
+    levels: tuple[Level, ...]
+    usable: Mapping[LevelName, Isolation]
+
+    @property
+    def strongest(self) -> LevelName:
+        """The strongest available level."""
+        return max(self.usable, key=STRENGTH.__getitem__)
+
+    def choose(self, minimum: LevelName = LevelName.PROCESS) -> Isolation:
+        """The strongest available level.
+
+        Raises:
+            FailedPrecondition: Nothing as strong as `minimum` is available.
+        """
+        best = self.strongest
+        if STRENGTH[best] < STRENGTH[minimum]:
+            why = next(
+                (level.why for level in self.levels if level.name is minimum), "it is not built into this release"
+            )
+            raise FailedPrecondition(
+                ErrorReason.ISOLATION_UNAVAILABLE,
+                f"min_isolation is {minimum.value}, and this worker's strongest level is {best.value}: {why}",
+                metadata={"min_isolation": minimum.value, "available": best.value},
+            )
+        return self.usable[best]
+
+
+class Candidate(Protocol):
+    """A level that can be tried."""
+
+    @property
+    def name(self) -> LevelName:
+        """The level."""
+        ...
+
+    async def trial(self) -> tuple[Isolation | None, str]:
+        """Runs a real command. The level, if it works, and why or why not."""
+        ...
+
+    @property
+    def gives(self) -> str:
+        """What the level gives where it works."""
+        ...
+
+
+async def probe(candidates: Sequence[Candidate], *, trial_seconds: float = 10.0) -> Ladder:
+    """Tries every level on this machine.
+
+    Args:
+        candidates: Levels to try; one that always works (`process`) must be among them.
+        trial_seconds: Bound of each trial. A level that hangs is not available.
+    """
+    levels: list[Level] = []
+    usable: dict[LevelName, Isolation] = {}
+    for candidate in sorted(candidates, key=lambda item: STRENGTH[item.name], reverse=True):
+        try:
+            async with asyncio.timeout(trial_seconds):
+                isolation, why = await candidate.trial()
+        except TimeoutError:
+            isolation, why = None, f"the trial command did not end within {trial_seconds:g} s"
+        gives = candidate.gives if isolation is None else isolation.gives
+        levels.append(Level(candidate.name, isolation is not None, why, gives))
+        if isolation is not None:
+            usable[candidate.name] = isolation
+    return Ladder(tuple(levels), usable)

@@ -1,0 +1,49 @@
+"""Settings of the sandbox service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from forerun.core import limits
+from forerun.runtime.settings import ServiceSettings, service_config
+from forerun.sandbox.isolation.levels import LevelName
+
+
+class SandboxSettings(ServiceSettings):
+    """Runs tools: by HTTP, MCP, Python and commands in a sandbox with workspaces that fork."""
+
+    model_config = service_config("sandbox")
+
+    worker: str = ""
+    """Name of this worker, in its load reports. Empty takes a new random one with every start."""
+    advertised_address: str = ""
+    """`host:port` where other services reach this worker. Empty tells the address it listens on."""
+    policy_file: Path | None = None
+    """YAML file with the tool servers (local mode). Without it they come from the broker's key-value store."""
+    data_dir: Path = Path(".forerun/sandbox")
+    """Directory of workspaces and of the commands' /tmp, for this worker alone, on a disk that can be overlaid (not
+    itself an overlay: in a container an emptyDir or a volume)."""
+    secrets_directory: Path | None = None
+    """Directory with one file for each secret that tool definitions name as `secret:NAME`."""
+    authoritative_slots: int = Field(default=8, ge=1, le=1024)
+    """Executions that agents wait for, at once. Speculation never takes one of these."""
+    speculative_slots: int = Field(default=4, ge=0, le=1024)
+    """Executions ahead of time, at once. Authoritative work takes these too when its own are full."""
+    authoritative_queue: int = Field(default=limits.CALL_QUEUE, ge=0, le=100_000)
+    """Authoritative executions that may wait for a slot; beyond it they are refused, so that callers go elsewhere."""
+    min_isolation: LevelName = LevelName.PROCESS
+    """Weakest isolation that this worker may run at; it refuses to start with less. The strongest is always taken."""
+    max_observation_bytes: int = Field(default=limits.RESULT_BYTES, ge=1024)
+    """Longest answer of a tool whose contract has no cap of its own. More is an error that names this setting."""
+    workspace_max_entries: int = Field(default=200_000, ge=1)
+    """Files, directories and links of one workspace."""
+    workspace_max_bytes: int = Field(default=4 * 1024 * limits.MIB, ge=1)
+    """Content of one workspace."""
+    workspace_max_forks: int = Field(default=64, ge=1, le=10_000)
+    """Forks of one workspace at once; more than there are slots is not needed for long."""
+    list_tools_seconds: float = Field(default=10.0, gt=0, le=60)
+    """How long a start waits for MCP servers to list their tools. Those that come later are added when they come."""
+    report_seconds: float = Field(default=1.0, gt=0, le=5)
+    """Between two load reports. Orchestrators forget a worker after a few silent seconds."""

@@ -1,0 +1,187 @@
+"""The tools that a worker serves: where they live, what arguments they take, and which version they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError as InvalidSchema
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+
+from forerun.core import limits
+from forerun.core.canonical import CanonicalError, JsonValue, parse_strict
+from forerun.core.schema import digest_of
+from forerun.runtime.errors import ErrorReason, InvalidArgument
+from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.isolation.limits import CommandLimits
+
+ANY_OBJECT: Final = '{"type": "object"}'
+_MESSAGE_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEndpoint:
+    """An HTTP call. Placeholders and headers as in the contract's `HttpEndpoint`."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    json_body: bool = False
+    idempotency_header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonEndpoint:
+    """A function `package.module:name`, called with the arguments as keywords."""
+
+    entry_point: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEndpoint:
+    """A command in a sandbox. `{name}` in `argv` stands for that argument, `{session}` for the session."""
+
+    argv: Sequence[str]
+    stdin_argument: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limits: CommandLimits = field(default_factory=CommandLimits)
+    cpu_follows_timeout: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class McpEndpoint:
+    """A tool of a Model Context Protocol server, by the name that the server knows."""
+
+    remote_name: str
+
+
+Endpoint = HttpEndpoint | PythonEndpoint | CommandEndpoint | McpEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """How to reach a Model Context Protocol server: by `command` (stdio) or by `url` (streamable HTTP)."""
+
+    command: Sequence[str] = ()
+    url: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stateless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where tools live.
+
+    Attributes:
+        name: Its name.
+        egress: Hosts and networks that its tools may connect to; empty allows those of its endpoints.
+        min_isolation: Weakest level that its commands may run at.
+        workspace_seed: Directory that a workspace starts with; empty starts with nothing.
+        mcp: Set for a Model Context Protocol server.
+    """
+
+    name: str
+    egress: tuple[str, ...] = ()
+    min_isolation: LevelName = LevelName.PROCESS
+    workspace_seed: str = ""
+    mcp: McpServer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a server says of its own tool; None where it says nothing. They can only lower trust."""
+
+    read_only: bool | None = None
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool.
+
+    Attributes:
+        name: Unique on the worker.
+        server: Where it lives.
+        endpoint: How it is called.
+        description: For models.
+        input_schema: JSON Schema of the arguments, as JSON text.
+        version: Digest of schema and endpoint version.
+        hints: The server's own hints.
+    """
+
+    name: str
+    server: Server
+    endpoint: Endpoint
+    description: str
+    input_schema: str
+    version: str
+    hints: Hints
+    validator: Validator = field(compare=False, repr=False)
+
+    @property
+    def uses_workspace(self) -> bool:
+        """True where it works in the session's workspace."""
+        return isinstance(self.endpoint, CommandEndpoint)
+
+    def checked(self, arguments: bytes) -> dict[str, JsonValue]:
+        """The arguments, parsed and valid.
+
+        Raises:
+            InvalidArgument: They are no strict JSON object, or do not fit the schema.
+        """
+        try:
+            parsed = parse_strict(arguments, max_bytes=limits.ARGUMENTS_BYTES)
+        except CanonicalError as error:
+            raise InvalidArgument(
+                ErrorReason.ARGUMENTS_NOT_JSON, f"the arguments are not strict JSON ({error.reason})",
+                metadata={"tool": self.name, "path": error.path},
+            ) from None  # fmt: skip
+        if not isinstance(parsed, dict):
+            raise InvalidArgument(
+                ErrorReason.ARGUMENTS_REFUSED, "the arguments must be a JSON object", metadata={"tool": self.name}
+            )
+        instance: Any = parsed  # the stubs know no Decimal
+        fault = next(iter(sorted(self.validator.iter_errors(instance), key=lambda error: error.json_path)), None)
+        if fault is not None:
+            raise InvalidArgument(
+                ErrorReason.ARGUMENTS_REFUSED, f"the arguments do not fit the schema of {self.name}: {_said(fault)}",
+                metadata={"tool": self.name, "path": fault.json_path, "rule": str(fault.validator)},
+            )  # fmt: skip
+        return parsed
+
+
+def tool(
+    name: str, server: Server, endpoint: Endpoint, *, description: str = "", input_schema: str = ANY_OBJECT,
+    endpoint_version: str = "", hints: Hints = Hints(),
+) -> Tool:  # fmt: skip
+    """Makes a tool.
+
+    Raises:
+        InvalidArgument: The schema is no JSON Schema.
+    """
+    try:
+        version = digest_of(input_schema.encode(), endpoint_version)
+        schema: Any = json.loads(input_schema)
+        kind = validator_for(schema, default=Draft202012Validator)
+        kind.check_schema(schema)
+    except (CanonicalError, InvalidSchema) as error:
+        raise InvalidArgument(
+            ErrorReason.POLICY_INVALID, f"the input schema of {name} is no JSON Schema", metadata={"tool": name}
+        ) from error
+    return Tool(name, server, endpoint, description, input_schema, version, hints, kind(schema))
+
+
+def _said(fault: ValidationError) -> str:
+    """What is wrong, without the values: messages reach logs."""
+    rule = str(fault.validator)
+    if rule in ("required", "dependentRequired", "additionalProperties"):
+        return fault.message[:_MESSAGE_CHARS]  # names properties only
+    return f"{fault.json_path} breaks the rule {rule}"

@@ -1,0 +1,1 @@
+"""Executions: slots, preemption, promotion, deadlines, results."""

@@ -1,0 +1,424 @@
+"""Runs executions: one seat, one tool call, one result each.
+
+An execution is a task of its own, so that its caller's stream, a preemption or a shutdown can end it at any moment, and
+it always ends by one `Finished`. Nothing here touches sockets or processes: connectors do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from forerun.runtime.clock import Clock
+from forerun.runtime.errors import AlreadyExists, ErrorReason, ForerunError, NotFound, Unavailable
+from forerun.sandbox.completion import to_the_end
+from forerun.sandbox.connectors.port import Connector, Ended, Invocation, Result, ToolFault, cut
+from forerun.sandbox.tools import Endpoint
+from forerun.sandbox.worker.slots import Priority, Seat, Slots
+from forerun.sandbox.workspaces.store import Workspace, Workspaces
+
+_LOG: Final = logging.getLogger(__name__)
+
+# From the cancellation of an execution to the end of its tool. Connectors kill within milliseconds.
+_SETTLE_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An execution to run.
+
+    Attributes:
+        execution: Its id, made by the caller.
+        invocation: The call.
+        priority: Its class.
+        tool_concurrency: Calls of this tool at once; None has no limit of its own.
+        merge_on_success: Merge the fork once the tool has answered.
+    """
+
+    execution: str
+    invocation: Invocation
+    priority: Priority
+    tool_concurrency: int | None = None
+    merge_on_success: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The execution has a seat."""
+
+    tool_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next bytes of the answer."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of an execution.
+
+    Attributes:
+        ended: How.
+        result: The answer, where there is one; its content is empty where it came in chunks.
+        digest: Of the whole answer.
+        size_bytes: Of the whole answer.
+        fault: Why there is none.
+        seconds: Time in the seat.
+        queued_seconds: Time before it.
+        preempted: It was sent away for authoritative work.
+        promoted: It was promoted while it ran.
+    """
+
+    ended: Ended
+    result: Result | None
+    digest: str
+    size_bytes: int
+    fault: ToolFault | None
+    seconds: float
+    queued_seconds: float
+    preempted: bool
+    promoted: bool
+
+
+Step = Started | Chunk | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How answers travel.
+
+    Attributes:
+        inline_bytes: Longest answer that travels in `Finished`.
+        chunk_bytes: Longest chunk.
+    """
+
+    inline_bytes: int
+    chunk_bytes: int
+
+
+class Engine:
+    """Runs executions on one worker.
+
+    Args:
+        connectors: Which connector calls which kind of endpoint.
+        workspaces: Where staged tools work.
+        slots: Who may run.
+        clock: For durations.
+        sizes: How answers travel.
+        ended: Told of every end, with the request, for metrics.
+    """
+
+    def __init__(
+        self, connectors: Mapping[type[Endpoint], Connector], workspaces: Workspaces, slots: Slots, clock: Clock,
+        *, sizes: Sizes, ended: Callable[[Request, Finished], None],
+    ) -> None:  # fmt: skip
+        self._connectors = connectors
+        self.workspaces = workspaces
+        self._slots = slots
+        self._clock = clock
+        self._sizes = sizes
+        self._ended = ended
+        self._running: dict[str, _Execution] = {}
+        self._stopping = False
+
+    def execute(self, request: Request) -> AsyncGenerator[Step, None]:
+        """Runs a call. Closing the iterator stops the tool; it has ended when the closing returns.
+
+        Raises:
+            ResourceExhausted: Work ahead of time without a free slot, at once.
+            AlreadyExists: An execution of this id runs.
+            Unavailable: The worker is stopping.
+        """
+        if self._stopping:
+            raise Unavailable(ErrorReason.SHUTTING_DOWN, "this worker is stopping; another one takes new work")
+        if request.execution in self._running:
+            raise AlreadyExists(ErrorReason.ALREADY_EXISTS, "an execution of this id is running")
+        execution = _Execution(request, self._clock.monotonic(), self._sizes)
+        if request.priority is not Priority.AUTHORITATIVE:
+            execution.seat = self._slots.ahead(
+                request.invocation.tool.name, request.tool_concurrency, request.priority, execution.preempt
+            )
+        self._running[request.execution] = execution
+        execution.task = asyncio.ensure_future(self._run(execution))
+        return self._steps(execution)
+
+    def promote(self, execution_id: str, timeout_seconds: float) -> float:
+        """Makes a running speculation authoritative. Idempotent. The seconds it has been running.
+
+        Raises:
+            NotFound: It does not run here any more, or is being stopped.
+        """
+        execution = self._running.get(execution_id)
+        if execution is None or execution.seat is None or not execution.promote(self._slots, timeout_seconds):
+            raise NotFound(ErrorReason.NOT_FOUND, "this execution does not run here any more")
+        return self._clock.monotonic() - execution.started_at
+
+    def cancel(self, execution_id: str) -> None:
+        """Stops an execution. Idempotent; an unknown one is fine."""
+        if (execution := self._running.get(execution_id)) is not None:
+            execution.cancel()
+
+    async def merge(self, session: str, fork: str) -> int:
+        """Merges a fork; the workspace's new version.
+
+        Raises:
+            NotFound: There is no such fork.
+            Aborted: The workspace has changed since.
+        """
+        workspace = await self._workspace(session)
+        if workspace is None:
+            raise NotFound(ErrorReason.SNAPSHOT_NOT_FOUND, "no such fork; the session has no workspace on this worker")
+        async with workspace.writing():
+            return await workspace.merge(fork)
+
+    async def drop(self, session: str, fork: str) -> None:
+        """Drops a fork, stopping what runs in it. Idempotent."""
+        await self._stop([e for e in self._of(session) if e.request.invocation.fork == fork])
+        if (workspace := await self._workspace(session)) is not None:
+            await workspace.drop(fork)
+
+    async def close_session(self, session: str) -> None:
+        """Stops everything of a session and forgets its workspace and connections. Idempotent."""
+        await self._stop(self._of(session))
+        for connector in self._connectors.values():
+            await connector.close_session(session)
+
+    async def refuse(self) -> None:
+        """Takes no new work, and stops what runs ahead of time: nobody will ask for it here."""
+        self._stopping = True
+        running = list(self._running.values())
+        await self._stop([execution for execution in running if execution.priority is not Priority.AUTHORITATIVE])
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Lets executions end within the grace, then stops what is left and closes the connectors."""
+        await self.refuse()
+        tasks = [execution.task for execution in self._running.values() if execution.task is not None]
+        if tasks and grace_seconds > 0:
+            await asyncio.wait(tasks, timeout=grace_seconds)
+        await self._stop(list(self._running.values()))
+        for connector in self._connectors.values():
+            await connector.close()
+
+    def _of(self, session: str) -> list[_Execution]:
+        return [execution for execution in self._running.values() if execution.request.invocation.session == session]
+
+    async def _workspace(self, session: str) -> Workspace | None:
+        opening = self.workspaces.known(session)
+        return None if opening is None else await asyncio.shield(opening)
+
+    async def _stop(self, executions: list[_Execution]) -> None:
+        for execution in executions:
+            execution.cancel()
+        tasks = [execution.task for execution in executions if execution.task is not None]
+        if tasks:
+            _, hanging = await asyncio.wait(tasks, timeout=_SETTLE_SECONDS)
+            if hanging:
+                _LOG.error("executions ignore their end", extra={"fields": {"forerun.count": len(hanging)}})
+
+    async def _steps(self, execution: _Execution) -> AsyncGenerator[Step, None]:
+        try:
+            while True:
+                step = await execution.steps.get()
+                yield step
+                if isinstance(step, Finished):
+                    return
+        finally:
+            if execution.task is not None and not execution.task.done():
+                execution.cancel()
+                await to_the_end(asyncio.wait([execution.task], timeout=_SETTLE_SECONDS))
+
+    async def _run(self, execution: _Execution) -> None:
+        request = execution.request
+        result: Result | None = None
+        fault: ToolFault | None = None
+        execution.begun = True
+        try:
+            if execution.withdrawn:
+                raise asyncio.CancelledError
+            async with asyncio.timeout(request.invocation.timeout_seconds) as bound:
+                execution.bound = bound
+                await self._take_seat(execution)
+                result = await self._call(execution)
+        except TimeoutError:
+            fault = ToolFault(
+                Ended.TIMEOUT, ErrorReason.TOOL_TIMEOUT,
+                f"{request.invocation.tool.name} did not answer within its time limit; it was stopped",
+                metadata={"tool": request.invocation.tool.name}, not_started=not execution.reached,
+            )  # fmt: skip
+        except asyncio.CancelledError:
+            fault = execution.why_cancelled()
+        except ToolFault as error:
+            fault = error
+        except ForerunError as error:
+            fault = ToolFault(
+                Ended.REJECTED, error.reason, error.message, metadata=error.metadata, not_started=True,
+                retry_after_seconds=error.retry_after_seconds,
+            )  # fmt: skip
+        except Exception:
+            _LOG.exception("a connector failed", extra={"fields": {"gen_ai.tool.name": request.invocation.tool.name}})
+            fault = ToolFault(
+                Ended.OUTCOME_UNKNOWN, ErrorReason.INTERNAL, "the worker failed during the call; its log says why"
+            )
+        finished = execution.finish(result, fault, self._clock.monotonic())
+        del self._running[request.execution]
+        if execution.seat is not None:
+            self._slots.release(execution.seat)
+        self._ended(request, finished)
+        execution.steps.put_nowait(finished)
+
+    async def _take_seat(self, execution: _Execution) -> None:
+        request = execution.request
+        if execution.seat is None:
+            execution.seat = await self._slots.authoritative(
+                request.invocation.tool.name, request.tool_concurrency, execution.preempt
+            )
+        execution.started_at = self._clock.monotonic()
+        execution.steps.put_nowait(Started(request.invocation.tool.version))
+
+    async def _call(self, execution: _Execution) -> Result:
+        request = execution.request
+        invocation = request.invocation
+        connector = self._connectors[type(invocation.tool.endpoint)]
+        if not (invocation.fork and invocation.tool.uses_workspace):
+            execution.reached = True
+            return await connector.call(replace(invocation, fork=""), execution.take)
+        seed = invocation.tool.server.workspace_seed
+        workspace = await self.workspaces.of(invocation.session, Path(seed) if seed else None)
+        if not request.merge_on_success:
+            return await self._in_fork(execution, connector, workspace)
+        async with workspace.writing():
+            result = await self._in_fork(execution, connector, workspace)
+            try:
+                await to_the_end(workspace.merge(invocation.fork))
+            except asyncio.CancelledError:
+                # Taken back too late: the changes are merged, so the true end of this call is its answer.
+                execution.decided = True
+            return result
+
+    async def _in_fork(self, execution: _Execution, connector: Connector, workspace: Workspace) -> Result:
+        """Calls in a fork, which stays for a merge if the tool has answered and is dropped otherwise."""
+        fork = execution.request.invocation.fork
+        await workspace.fork(fork)
+        try:
+            execution.reached = True
+            return await connector.call(execution.request.invocation, execution.take)
+        except BaseException:
+            await to_the_end(workspace.drop(fork))
+            raise
+
+
+class _Execution:
+    """One execution's state."""
+
+    def __init__(self, request: Request, now: float, sizes: Sizes) -> None:
+        self.request = request
+        self.priority = request.priority
+        self.seat: Seat | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.bound: asyncio.Timeout | None = None
+        self.steps: asyncio.Queue[Step] = asyncio.Queue()
+        self.asked_at = now
+        self.started_at = now
+        self.reached = False
+        self.promoted = False
+        self.decided = False
+        self.begun = False
+        self.withdrawn = False
+        self._preempted = False
+        self._sizes = sizes
+        self._received = bytearray()
+        self._sent_bytes = 0
+
+    def preempt(self) -> None:
+        """The seat was given to authoritative work."""
+        self._preempted = True
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Stops it; `Finished` follows."""
+        if not self.begun:
+            # A task that is cancelled before its first step would never run, and never give its seat back.
+            self.withdrawn = True
+        elif self.task is not None and not self.decided:
+            self.task.cancel()
+
+    def promote(self, slots: Slots, timeout_seconds: float) -> bool:
+        """Makes it authoritative; False where it is being stopped."""
+        if (
+            self.task is None
+            or self.task.done()
+            or self.task.cancelling()
+            or self.bound is None
+            or self.bound.expired()
+        ):
+            return False
+        if self.priority is Priority.AUTHORITATIVE:
+            return True
+        assert self.seat is not None
+        if not slots.promote(self.seat):
+            return False
+        self.priority = Priority.AUTHORITATIVE
+        self.promoted = True
+        self.bound.reschedule(asyncio.get_running_loop().time() + timeout_seconds)
+        self._pass_on()
+        return True
+
+    def take(self, data: bytes) -> None:
+        """The next bytes of the final answer."""
+        if self.request.invocation.output_cap_bytes is None:
+            self._received += data
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Sends what has come in, once it is too long to travel inside the last message. Never ahead of time."""
+        if self.priority is Priority.AUTHORITATIVE and len(self._received) > self._sizes.inline_bytes:
+            self._send(self._received)
+
+    def _send(self, whole: bytes | bytearray) -> None:
+        while self._sent_bytes < len(whole):
+            chunk = bytes(whole[self._sent_bytes : self._sent_bytes + self._sizes.chunk_bytes])
+            self._sent_bytes += len(chunk)
+            self.steps.put_nowait(Chunk(chunk))
+
+    def why_cancelled(self) -> ToolFault:
+        """The fault of a stopped execution."""
+        if self._preempted:
+            return ToolFault(
+                Ended.CANCELLED, ErrorReason.PREEMPTED, "stopped to make room for authoritative work",
+                not_started=not self.reached,
+            )  # fmt: skip
+        return ToolFault(
+            Ended.CANCELLED, ErrorReason.CALL_CANCELLED, "the call was taken back", not_started=not self.reached
+        )
+
+    def finish(self, result: Result | None, fault: ToolFault | None, now: float) -> Finished:
+        """The last message; whatever of the answer was not sent yet goes before it or inside it."""
+        digest, size = "", 0
+        if result is not None:
+            cap = self.request.invocation.output_cap_bytes
+            if cap is not None and not result.capped and len(result.content) > cap:
+                result = replace(result, content=cut(result.content, cap), media_type="text/plain; charset=utf-8")
+            digest, size = f"sha256:{hashlib.sha256(result.content).hexdigest()}", len(result.content)
+            if self._sent_bytes or size > self._sizes.inline_bytes:
+                self._send(result.content)
+                result = replace(result, content=b"")
+        seated = self.seat is not None
+        return Finished(
+            ended=Ended.OK if fault is None else fault.ended,
+            result=result,
+            digest=digest,
+            size_bytes=size,
+            fault=fault,
+            seconds=now - self.started_at if seated else 0.0,
+            queued_seconds=(self.started_at if seated else now) - self.asked_at,
+            preempted=self._preempted and fault is not None,
+            promoted=self.promoted,
+        )

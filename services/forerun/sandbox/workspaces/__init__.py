@@ -1,0 +1,1 @@
+"""Session workspaces: directory trees with copy-on-write forks that are merged or dropped."""

@@ -1,0 +1,143 @@
+"""Applies what a fork has changed to its workspace, so that a crash at any point can be finished by doing it again.
+
+Each step is one rename or one removal. A step that was done leaves nothing to do for its repetition: what was moved is
+gone from the fork. Before the first step the caller has written down that the merge has begun (`store`), so the only
+two states anyone can find after a crash are "not begun" and "to be finished".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from typing import Final
+
+from forerun.sandbox.workspaces.trees import names, opened, remove_entry, state
+
+_MARK_PREFIXES: Final = ("user.overlay.", "trusted.overlay.")
+_OPAQUE: Final = ("user.overlay.opaque", "trusted.overlay.opaque")
+
+
+def is_whiteout(found: os.stat_result) -> bool:
+    """True for the character device 0,0 by which overlayfs says that a name was deleted."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+
+
+def apply_overlay(upper: int, base: int, trash: int) -> None:
+    """Moves the changes in an overlay's upper directory into the tree below it.
+
+    Args:
+        upper: The upper directory. It is emptied.
+        base: The tree that the overlay covered.
+        trash: A directory on the same file system that takes what is replaced.
+    """
+    bin_ = _Trash(trash)
+    _apply(upper, base, bin_.throw)
+
+
+def swap_tree(fork: int, base: int, trash: int) -> None:
+    """Makes the whole tree `tree` of a fork the tree `base` of a workspace.
+
+    Args:
+        fork: Directory that holds `tree`.
+        base: Directory that holds `base`.
+        trash: As in `apply_overlay`.
+    """
+    if state(fork, "tree") is None:
+        return  # done before
+    if state(base, "base") is not None:
+        _Trash(trash).throw(base, "base")
+    os.rename("tree", "base", src_dir_fd=fork, dst_dir_fd=base)
+
+
+def throw_away(root: int, folder: str, name: str, trash: int) -> None:
+    """Moves an entry of a folder to the trash; nothing happens where it is gone already."""
+    with opened(folder, within=root) as source:
+        if state(source, name) is not None:
+            _Trash(trash).throw(source, name)
+
+
+class _Trash:
+    def __init__(self, directory: int) -> None:
+        self._directory = directory
+        self._next = 0
+
+    def throw(self, source: int, name: str) -> None:
+        while state(self._directory, str(self._next)) is not None:
+            self._next += 1
+        os.rename(name, str(self._next), src_dir_fd=source, dst_dir_fd=self._directory)
+
+
+def _apply(upper: int, base: int, throw: Callable[[int, str], None]) -> None:
+    for name in names(upper):
+        found = state(upper, name)
+        if found is None:
+            continue
+        below = state(base, name)
+        if is_whiteout(found):
+            if below is not None:
+                throw(base, name)
+            os.unlink(name, dir_fd=upper)
+        elif stat.S_ISDIR(found.st_mode):
+            _apply_directory(
+                upper, base, name, throw, base_is_directory=below is not None and stat.S_ISDIR(below.st_mode)
+            )
+        else:
+            if below is not None and stat.S_ISDIR(below.st_mode):
+                throw(base, name)
+            os.rename(name, name, src_dir_fd=upper, dst_dir_fd=base)
+    _settle_directory(upper, base)
+
+
+def _apply_directory(
+    upper: int, base: int, name: str, throw: Callable[[int, str], None], *, base_is_directory: bool
+) -> None:
+    with opened(name, within=upper) as changed:
+        replaces = not base_is_directory or _is_opaque(changed)
+        if replaces:
+            # Only the marks *below* go now: if we stop here, the mark of this directory still says that it replaces.
+            _strip_below(changed)
+        else:
+            with opened(name, within=base) as old:
+                _apply(changed, old, throw)
+    if not replaces:
+        remove_entry(upper, name)
+        return
+    if state(base, name) is not None:
+        throw(base, name)
+    os.rename(name, name, src_dir_fd=upper, dst_dir_fd=base)
+    with opened(name, within=base) as moved:
+        _strip(moved)
+
+
+def _strip_below(directory: int) -> None:
+    """Removes whiteouts and overlay marks below a directory that is moved as a whole: nothing lies under it now."""
+    for name in names(directory):
+        found = state(directory, name)
+        if found is None:
+            continue
+        if is_whiteout(found):
+            os.unlink(name, dir_fd=directory)
+        elif stat.S_ISDIR(found.st_mode):
+            with opened(name, within=directory) as below:
+                _strip_below(below)
+                _strip(below)
+
+
+def _is_opaque(directory: int) -> bool:
+    return any(mark in os.listxattr(directory) for mark in _OPAQUE)
+
+
+def _strip(directory: int) -> None:
+    for mark in os.listxattr(directory):
+        if mark.startswith(_MARK_PREFIXES):
+            with contextlib.suppress(PermissionError):
+                os.removexattr(directory, mark)
+
+
+def _settle_directory(upper: int, base: int) -> None:
+    """Gives a merged directory the mode and times that it had in the fork."""
+    found = os.fstat(upper)
+    os.fchmod(base, stat.S_IMODE(found.st_mode))
+    os.utime(base, ns=(found.st_atime_ns, found.st_mtime_ns))

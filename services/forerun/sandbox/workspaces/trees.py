@@ -1,0 +1,209 @@
+"""Copies, removes and measures directory trees that an adversary may have built and may still be changing.
+
+Every step opens one name relative to a directory that is already open, and never follows a link (openat with
+O_NOFOLLOW): there is no moment between checking a path and using it, so swapping a directory for a link at the wrong
+time leads nowhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.runtime.errors import ErrorReason, ResourceExhausted
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CLONE: Final = 0x40049409  # FICLONE
+# No setuid, setgid or sticky bits cross a copy.
+_MODE_BITS: Final = 0o777
+
+
+@dataclass(slots=True)
+class Budget:
+    """What may still be copied or merged; taking more than there is fails.
+
+    Attributes:
+        entries: Files, directories and links.
+        content_bytes: Bytes of file content.
+    """
+
+    entries: int
+    content_bytes: int
+
+    def take(self, content_bytes: int) -> None:
+        """Accounts for one entry.
+
+        Raises:
+            ResourceExhausted: A bound of the workspace is reached.
+        """
+        self.entries -= 1
+        self.content_bytes -= content_bytes
+        if self.entries < 0 or self.content_bytes < 0:
+            what = "entries" if self.entries < 0 else "bytes"
+            raise ResourceExhausted(
+                ErrorReason.LIMIT_DISK,
+                f"the workspace would hold more {what} than it may; see workspace_max_{what} of the sandbox's settings",
+                metadata={"limit": what},
+            )
+
+
+@contextmanager
+def opened(path: str, *, within: int | None = None) -> Iterator[int]:
+    """A directory, opened without following a link in its last part.
+
+    Raises:
+        OSError: It is not there, or is not a directory.
+    """
+    descriptor = os.open(path, _DIRECTORY, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def names(directory: int) -> list[str]:
+    """The names in an open directory, sorted, so that the same tree is always walked in the same order."""
+    return sorted(os.listdir(directory))
+
+
+def state(directory: int, name: str) -> os.stat_result | None:
+    """What a name is, without following it; None where there is nothing."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def copy_tree(source: int, target: int, budget: Budget, *, clone: bool) -> None:
+    """Copies the content of one open directory into another, empty one.
+
+    Files, directories, links and FIFOs are copied with mode and times; sockets and devices are left out. What changes
+    or vanishes while it is read is copied as it is found.
+
+    Args:
+        source: Read only.
+        target: Empty.
+        budget: What may be copied.
+        clone: Share the blocks of files (reflink) where the file system can.
+
+    Raises:
+        ResourceExhausted: The budget is used up; the target holds a part.
+        OSError: The disk is full, or access is denied.
+    """
+    for name in names(source):
+        try:
+            _copy_entry(source, target, name, budget, clone=clone)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            # A name that became a link after it was looked at: ELOOP is O_NOFOLLOW at work.
+            if error.errno != errno.ELOOP:
+                raise
+    _copy_times(os.fstat(source), target)
+
+
+def _copy_entry(source: int, target: int, name: str, budget: Budget, *, clone: bool) -> None:
+    found = os.stat(name, dir_fd=source, follow_symlinks=False)
+    if stat.S_ISDIR(found.st_mode):
+        with opened(name, within=source) as below:
+            budget.take(0)
+            os.mkdir(name, 0o700, dir_fd=target)
+            with opened(name, within=target) as copy:
+                copy_tree(below, copy, budget, clone=clone)
+                os.fchmod(copy, os.fstat(below).st_mode & _MODE_BITS)
+    elif stat.S_ISREG(found.st_mode):
+        _copy_file(source, target, name, budget, clone=clone)
+    elif stat.S_ISLNK(found.st_mode):
+        budget.take(0)
+        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+    elif stat.S_ISFIFO(found.st_mode):
+        budget.take(0)
+        os.mkfifo(name, found.st_mode & _MODE_BITS, dir_fd=target)
+
+
+def _copy_file(source: int, target: int, name: str, budget: Budget, *, clone: bool) -> None:
+    reader = os.open(name, _FILE, dir_fd=source)
+    try:
+        found = os.fstat(reader)
+        if not stat.S_ISREG(found.st_mode):
+            return
+        budget.take(found.st_size)
+        writer = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=target
+        )
+        try:
+            if not (clone and clone_file(reader, writer)):
+                with open(reader, "rb", closefd=False) as before, open(writer, "wb", closefd=False) as after:
+                    shutil.copyfileobj(before, after, 1 << 20)
+            os.fchmod(writer, found.st_mode & _MODE_BITS)
+            _copy_times(found, writer)
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+
+
+def clone_file(reader: int, writer: int) -> bool:
+    """Makes an empty file share the blocks of another; False where the file system cannot."""
+    try:
+        fcntl.ioctl(writer, _CLONE, reader)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.EPERM):
+            return False
+        raise
+    return True
+
+
+def _copy_times(found: os.stat_result, target: int) -> None:
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def remove_entry(directory: int, name: str) -> None:
+    """Removes a name with all that is below it. What is not there is fine; directories without rights are opened."""
+    try:
+        os.unlink(name, dir_fd=directory)
+        return
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        pass  # a directory; some file systems say EPERM
+    _allow_entry(directory, name)
+    with opened(name, within=directory) as below:
+        for child in names(below):
+            remove_entry(below, child)
+    os.rmdir(name, dir_fd=directory)
+
+
+def _allow_entry(directory: int, name: str) -> None:
+    """Gives us the right to enter a directory that was left without rights (as overlayfs does with its work area)."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        # Through the handle, because a mode cannot be set by name without following a link.
+        if os.fstat(handle).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)
+    finally:
+        os.close(handle)
+
+
+def measure(directory: int, budget: Budget) -> None:
+    """Takes everything below a directory from a budget.
+
+    Raises:
+        ResourceExhausted: There is more than the budget.
+    """
+    for name in names(directory):
+        found = state(directory, name)
+        if found is None:
+            continue
+        budget.take(found.st_size if stat.S_ISREG(found.st_mode) else 0)
+        if stat.S_ISDIR(found.st_mode):
+            with opened(name, within=directory) as below:
+                measure(below, budget)

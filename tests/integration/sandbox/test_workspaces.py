@@ -1,0 +1,309 @@
+"""Workspaces and their forks, for every strategy: what is merged is what the fork showed, and a crash loses nothing."""
+
+import asyncio
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, NotFound, ResourceExhausted
+from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
+from forerun.sandbox.isolation.levels import Ladder, LevelName
+from forerun.sandbox.isolation.limits import CommandLimits
+from forerun.sandbox.workspaces.store import Workspace, WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.strategy import Strategy, choose
+from forerun.sandbox.workspaces.trees import Budget, copy_tree, opened
+from tests.integration.sandbox.conftest import LOUD
+
+# Every kind of change that a fork can make.
+CHANGES = """
+set -e
+echo changed > kept; rm gone; echo new > new; mkdir -p deep/er; echo x > deep/er/file
+rm -r replaced; mkdir replaced; echo fresh > replaced/fresh; mkdir replaced/inner
+rm -r file_now; echo file > file_now
+rm dir_now; mkdir dir_now; echo in > dir_now/in
+mv moved renamed; mv moved_dir renamed_dir
+rm -r emptied/*; ln -s kept link; ln -sf nowhere old_link; chmod 750 touched; chmod 600 touched/file
+rm -r again; mkdir again; rmdir again; mkdir again; touch again/z; rm again/z; : > empty
+mkfifo pipe
+"""
+
+
+class World:
+    def __init__(self, root: Path, ladder: Ladder, level: LevelName, strategy: Strategy) -> None:
+        self.root, self.strategy = root, strategy
+        self.runner = CommandRunner(ladder.usable[level], str(root / "scratch"))
+        self.workspaces = self.again()
+
+    def again(self, limits: WorkspaceLimits = WorkspaceLimits()) -> Workspaces:
+        """The workspaces as a new process finds them."""
+        return Workspaces(self.root / "workspaces", self.strategy, limits)
+
+    async def workspace(self, seed: Path | None = None) -> Workspace:
+        return await self.workspaces.of("s.1", seed)
+
+    async def run(self, workspace: Workspace, fork: str, script: str) -> CommandResult:
+        async with workspace.use(fork) if fork else workspace.read() as view:
+            return await self.runner.run(
+                CommandPlan(
+                    ("/bin/sh", "-c", script), {}, view.mount, view.watched, None, CommandLimits(wall_seconds=20)
+                )
+            )
+
+    async def text(self, workspace: Workspace, script: str) -> str:
+        return (await self.run(workspace, "", script)).stdout.text
+
+    @property
+    def base(self) -> Path:
+        return next((self.root / "workspaces").iterdir()) / "base"
+
+
+@pytest.fixture(params=["overlay", "copy", "process"])
+def world(request: pytest.FixtureRequest, ladder: Ladder, tmp_path: Path) -> World:
+    level = LevelName.PROCESS if request.param == "process" else LevelName.BUBBLEWRAP
+    if level not in ladder.usable:
+        pytest.skip(LOUD)
+    for name in ("workspaces", "scratch"):
+        (tmp_path / name).mkdir()
+    return World(tmp_path, ladder, level, Strategy.OVERLAY if request.param == "overlay" else Strategy.COPY)
+
+
+@pytest.fixture
+def seed(tmp_path: Path) -> Path:
+    root = tmp_path / "seed"
+    for name in ("kept", "gone", "dir_now", "moved", "untouched"):
+        root.mkdir(exist_ok=True)
+        (root / name).write_text(f"{name} before")
+    for name in ("replaced", "file_now", "moved_dir", "emptied", "touched", "again"):
+        (root / name).mkdir()
+        (root / name / "file").write_text(f"{name}/file before")
+    (root / "replaced" / "inner").mkdir()
+    (root / "replaced" / "inner" / "old").write_text("old")
+    (root / "old_link").symlink_to("kept")
+    return root
+
+
+def picture(root: Path) -> dict[str, str]:
+    """Everything below a directory: kind, mode and content, by path."""
+    found: dict[str, str] = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        what = os.readlink(path) if path.is_symlink() else path.read_text() if stat.S_ISREG(status.st_mode) else ""
+        mode = "" if path.is_symlink() else oct(stat.S_IMODE(status.st_mode))
+        found[str(path.relative_to(root))] = f"{stat.S_IFMT(status.st_mode):o} {mode} {what}"
+    return found
+
+
+async def test_a_merge_gives_what_the_fork_showed(world: World, seed: Path, tmp_path: Path) -> None:
+    workspace = await world.workspace(seed)
+    await workspace.fork("f")
+    assert (await world.run(workspace, "f", CHANGES)).exit_code == 0
+    assert picture(world.base) == picture(seed)
+    assert await workspace.merge("f") == 1
+    # The same changes in a plain directory are the truth.
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    with opened(str(seed)) as source, opened(str(plain)) as target:
+        copy_tree(source, target, Budget(1000, 10**6), clone=False)
+    process = await asyncio.create_subprocess_exec("/bin/sh", "-c", CHANGES, cwd=plain)
+    assert await process.wait() == 0
+    assert picture(world.base) == picture(plain)
+    assert await world.text(workspace, "cat kept renamed_dir/file replaced/fresh") == (
+        "changed\nmoved_dir/file beforefresh\n"
+    )
+
+
+async def test_forks_do_not_see_each_other_nor_later_merges_change_them_away(world: World, seed: Path) -> None:
+    workspace = await world.workspace(seed)
+    for fork in ("a", "b"):
+        await workspace.fork(fork)
+        await world.run(workspace, fork, f"echo {fork} > mine; cat mine")
+    assert (await world.run(workspace, "a", "cat mine")).stdout.text == "a\n"
+    assert (await world.run(workspace, "b", "cat mine")).stdout.text == "b\n"
+    assert await world.text(workspace, "ls mine 2>/dev/null") == ""
+
+
+async def test_a_fork_of_an_older_version_is_refused_whole(world: World, seed: Path) -> None:
+    workspace = await world.workspace(seed)
+    for fork in ("a", "b"):
+        await workspace.fork(fork)
+        await world.run(workspace, fork, f"echo {fork} > {fork}")
+    await workspace.merge("a")
+    before = picture(world.base)
+    with pytest.raises(Aborted) as refused:
+        await workspace.merge("b")
+    assert refused.value.reason is ErrorReason.MERGE_CONFLICT
+    assert picture(world.base) == before
+
+
+async def test_merging_and_dropping_again_changes_nothing(world: World, seed: Path) -> None:
+    workspace = await world.workspace(seed)
+    await workspace.fork("f")
+    await world.run(workspace, "f", "echo 1 >> log")
+    assert [await workspace.merge("f"), await workspace.merge("f")] == [1, 1]
+    assert await world.text(workspace, "cat log") == "1\n"
+    await workspace.fork("g")
+    await workspace.drop("g")
+    await workspace.drop("g")
+    with pytest.raises(NotFound):
+        await workspace.merge("g")
+    with pytest.raises(Aborted):
+        await workspace.fork("f")
+
+
+async def test_a_fork_in_use_is_neither_merged_nor_dropped(world: World) -> None:
+    workspace = await world.workspace()
+    await workspace.fork("f")
+    async with workspace.use("f"):
+        with pytest.raises(FailedPrecondition):
+            await workspace.merge("f")
+        with pytest.raises(FailedPrecondition):
+            await workspace.drop("f")
+    await workspace.merge("f")
+
+
+async def test_a_read_leaves_no_trace(world: World, seed: Path) -> None:
+    if world.strategy is not Strategy.OVERLAY:
+        pytest.skip("copied workspaces are read where they are")
+    workspace = await world.workspace(seed)
+    assert (await world.run(workspace, "", "echo x > side; rm gone; cat side")).stdout.text == "x\n"
+    assert picture(world.base) == picture(seed)
+    assert list((world.base.parent / "forks").iterdir()) == []
+
+
+class _CrashError(RuntimeError):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("step", range(0, 40, 4))
+async def test_a_merge_that_was_cut_off_is_finished(
+    world: World, seed: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await world.workspace(seed)
+    await workspace.fork("f")
+    await world.run(workspace, "f", CHANGES)
+    calls = 0
+
+    def dying(name: str) -> None:
+        real = getattr(os, name)
+
+        def wrapped(*arguments: object, **more: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls > step:
+                raise _CrashError
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(os, name, wrapped)
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "unlink", "rmdir", "removexattr", "fchmod"):
+            dying(name)
+        try:
+            await workspace.merge("f")
+        except _CrashError:
+            pass
+        patched.undo()
+    monkeypatch.undo()
+    world.workspaces = world.again()
+    after = await world.workspace(seed)
+    whole = hashlib.sha256(repr(picture(world.base)).encode()).hexdigest()
+    if after.version == 0:
+        assert picture(world.base) == picture(seed)
+    else:
+        assert whole == await _whole(world, seed)
+    assert list((world.base.parent / "trash").iterdir()) == []
+
+
+async def _whole(world: World, seed: Path) -> str:
+    """Digest of a workspace in which the same merge went through."""
+    other = Workspaces(world.root / "others", world.strategy, WorkspaceLimits())
+    workspace = await other.of("x", seed)
+    await workspace.fork("f")
+    await world.run(workspace, "f", CHANGES)
+    await workspace.merge("f")
+    return hashlib.sha256(repr(picture(world.root / "others" / "x" / "base")).encode()).hexdigest()
+
+
+async def test_an_unmerged_fork_never_shows_up_after_a_restart(world: World, seed: Path) -> None:
+    workspace = await world.workspace(seed)
+    await workspace.fork("f")
+    await world.run(workspace, "f", "echo x > leak")
+    world.workspaces = world.again()
+    again = await world.workspace(seed)
+    with pytest.raises(NotFound):
+        await again.merge("f")
+    assert picture(world.base) == picture(seed)
+
+
+async def test_a_workspace_has_bounds(world: World, seed: Path) -> None:
+    small = world.again(WorkspaceLimits(entries=5))
+    with pytest.raises(ResourceExhausted):
+        await small.of("s.2", seed)
+    tight = world.again(WorkspaceLimits(content_bytes=1000, forks=1))
+    workspace = await tight.of("s.3", seed)
+    await workspace.fork("f")
+    with pytest.raises(ResourceExhausted):
+        await workspace.fork("g")
+    await world.run(workspace, "f", "head -c 5000 /dev/zero > big")
+    with pytest.raises(ResourceExhausted):
+        await workspace.merge("f")
+    assert workspace.version == 0
+    await workspace.drop("f")
+
+
+async def test_closing_removes_everything(world: World, seed: Path) -> None:
+    workspace = await world.workspace(seed)
+    await workspace.fork("f")
+    await world.run(workspace, "f", "mkdir locked; touch locked/x; chmod 0 locked")
+    await world.workspaces.close("s.1")
+    await world.workspaces.close("s.1")
+    assert list((world.root / "workspaces").iterdir()) == []
+
+
+async def test_the_strategy_is_found_by_trying(strong: Ladder, tmp_path: Path) -> None:
+    strategy, why = await choose(tmp_path, strong.choose())
+    assert strategy in (Strategy.OVERLAY, Strategy.REFLINK, Strategy.COPY)
+    assert why
+    weak, reason = await choose(tmp_path, strong.usable[LevelName.PROCESS])
+    assert weak is not Strategy.OVERLAY
+    assert "cannot mount" in reason
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_swapping_links_while_the_host_copies_never_leads_out(sandboxed_dir: Path, tmp_path: Path) -> None:
+    """Case C5: a directory and a link to /etc change places a thousand times under a host that copies."""
+    tree = sandboxed_dir
+    (tree / "real").mkdir()
+    (tree / "real" / "passwd").write_text("mine")
+    (tree / "d").symlink_to("/etc")
+    swap = (
+        "import os,sys\n"
+        "os.chdir(sys.argv[1])\n"
+        "while True:\n"
+        "    os.rename('d', 'x'); os.rename('real', 'd'); os.rename('d', 'real'); os.rename('x', 'd')\n"
+    )
+    swapper = await asyncio.create_subprocess_exec("python3", "-c", swap, str(tree))
+    seen = set()
+    try:
+        for number in range(300):
+            target = tmp_path / f"copy{number}"
+            target.mkdir()
+            with opened(str(tree)) as source, opened(str(target)) as copy:
+                await asyncio.to_thread(copy_tree, source, copy, Budget(1000, 10**6), clone=False)
+            for place in target.rglob("passwd"):
+                if not any(parent.is_symlink() for parent in place.parents if parent.is_relative_to(target)):
+                    seen.add(place.read_text())
+    finally:
+        swapper.kill()
+        await swapper.wait()
+    assert seen == {"mine"}
+
+
+@pytest.fixture
+def sandboxed_dir(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    return tree
