@@ -235,7 +235,8 @@ class MemoryBus:
         result = store()
         if fault is AppendFault.UNACKNOWLEDGED:
             await self._time_out(timeout_seconds)
-        await self._transit()
+        if self._broker.latency_seconds > 0:
+            await self._transit()
         if not self.connected:
             raise AppendUncertain("the connection broke before the acknowledgement came")
         return result
@@ -247,8 +248,7 @@ class MemoryBus:
             Unavailable: not connected.
         """
         self.require_connection()
-        await self._transit()
-        await self._transit()
+        await asyncio.sleep(self._broker.latency_seconds)
         self.require_connection()
 
     async def notify(self, subject: str, data: bytes, *, headers: Mapping[str, str] | None = None) -> None:

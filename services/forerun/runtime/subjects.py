@@ -192,6 +192,9 @@ def matches(pattern: str, subject: str) -> bool:
     """Whether a subject is one that a pattern with `*` (one token) and a final `>` (one or more) listens to."""
     if "*" not in pattern and ">" not in pattern:
         return pattern == subject
+    if "*" not in pattern and pattern.endswith(".>"):
+        # The commonest form, on the way of every message.
+        return len(subject) >= len(pattern) and subject.startswith(pattern[:-1])
     wanted, given = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         if len(given) < len(wanted):

@@ -308,8 +308,9 @@ _USERS: Final = (
         "Owns sessions",
         appends=(EVENTS, LEDGER, AUDITS),
         consumes=(EVENTS, LEDGER),
-        keys_read=(POLICIES, WORKERS, CONTROL),
-        keys_write=(BUDGETS, GENERATIONS, EPOCHS, CALLSITES),
+        keys_read=(POLICIES, WORKERS),
+        # CONTROL, because a client may switch speculation off through the orchestrator.
+        keys_write=(BUDGETS, GENERATIONS, EPOCHS, CALLSITES, CONTROL),
         objects_write=(RESULTS,),
         notifies=(f"{subjects.PREFIX}.cancel.*", _CONTROL_SUBJECTS),
         hears=(f"{subjects.PREFIX}.candidates.*", subjects.loads(), _CONTROL_SUBJECTS),
