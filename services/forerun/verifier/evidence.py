@@ -1,17 +1,19 @@
-"""Whether something may have been written between a committed hit and its audit. Pure.
+"""What an audit proves. Pure.
 
-The journal says which calls a session asked for and when each was answered. A call that can write, and that was not
-answered before the hit was committed, may have changed what the hit had read: then two different results prove nothing.
-A call that was answered before does not matter, because the commit compared the generations after it.
+Two executions with different results prove a wrong hit only if nothing was written in between. The journal says which
+calls a session asked for and when each was answered: a call that can write, and that was not answered before the hit
+was committed, may have changed what the hit had read. One that was answered before does not matter, because the commit
+compared the generations after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from forerun.core.canonical import CanonicalError, parse_strict
-from forerun.core.contracts import Contract, effective, write_templates
+from forerun.core.contracts import Contract, Effect, effective, staleness_seconds, write_templates
 from forerun.core.shell import DEFAULT_RULES
 from forerun.v1 import event_pb2
 
@@ -19,57 +21,46 @@ CallId = tuple[int, int]
 """Turn and index of a call."""
 
 SHARED_PREFIX = "shared/"
-"""What a mark begins with in a ledger line whose generation lives in the key-value store."""
+"""What a mark of a ledger line begins with if its generation lives in the key-value store."""
 
 
-@dataclass(slots=True)
-class Journal:
-    """Reads a session's journal from its begin and tells what may have written since a hit.
+class AuditResult(StrEnum):
+    """What an audit found."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The end of an audit.
 
     Attributes:
-        audited: The call that the hit answered.
-        hit_at_seconds: Epoch seconds of the commit.
-        contracts: Of the session's tools; a call of another one can write.
-        in_workspace: The audited call worked in the session's workspace, which ends with the session.
+        result: What was found.
+        reason: Why it is inconclusive; else empty.
+        digest: Digest of the second execution; empty where it gave none.
+        seconds: Wall seconds of the second execution.
+        executed: There was a second execution.
     """
 
-    audited: CallId
-    hit_at_seconds: float
-    contracts: Mapping[str, Contract]
-    in_workspace: bool
-    _open: dict[CallId, str] = field(default_factory=dict)
-    _ended: bool = False
+    result: AuditResult
+    reason: str = ""
+    digest: str = ""
+    seconds: float = 0.0
+    executed: bool = False
 
-    def take(self, events: Iterable[event_pb2.SessionEvent]) -> None:
-        """Reads the next events."""
-        for event in events:
-            kind = event.WhichOneof("event")
-            if kind == "calls_asked":
-                asked = event.calls_asked
-                for call in asked.calls:
-                    if (asked.turn, call.index) != self.audited and self._can_write(call):
-                        self._open[asked.turn, call.index] = call.action.tool
-            elif kind == "call_finished" and event.at_seconds < self.hit_at_seconds:
-                self._open.pop((event.call_finished.call.turn, event.call_finished.call.index), None)
-            elif kind == "closed":
-                self._ended = True
 
-    @property
-    def written(self) -> str:
-        """What may have written since the hit, for the ledger; empty where nothing did."""
-        if self._open:
-            return f"{next(iter(self._open.values()))} may have written since"
-        return "the session ended, and with it its workspace" if self._ended and self.in_workspace else ""
+def auditable(contract: Contract) -> bool:
+    """Whether a call may be executed again to compare: what writes would find its own effect."""
+    return contract.effect is not Effect.WRITE and not contract.consuming
 
-    def _can_write(self, call: event_pb2.AskedCall) -> bool:
-        contract = self.contracts.get(call.action.tool)
-        if contract is None:
-            return True
-        try:
-            arguments = parse_strict(call.action.arguments or b"{}")
-        except CanonicalError:
-            return True
-        return bool(write_templates(effective(contract, arguments, DEFAULT_RULES)))
+
+def unprovable(contract: Contract) -> str:
+    """Why a difference would prove nothing for this tool; empty where it would prove something."""
+    if staleness_seconds(contract) is None:
+        return ""
+    return "another result is within the declared staleness: what it reads is also written elsewhere"
 
 
 def shared_marks(generations: Mapping[str, int]) -> dict[str, int]:
@@ -79,3 +70,78 @@ def shared_marks(generations: Mapping[str, int]) -> dict[str, int]:
         for mark, generation in generations.items()
         if mark.startswith(SHARED_PREFIX)
     }
+
+
+class Contracts:
+    """The contracts of a session's tools; `prefix*` covers what has none of its own.
+
+    Args:
+        contracts: As the policy says.
+    """
+
+    def __init__(self, contracts: Iterable[Contract]) -> None:
+        self._exact: dict[str, Contract] = {}
+        prefixes: dict[str, Contract] = {}
+        for contract in contracts:
+            if contract.tool.endswith("*"):
+                prefixes[contract.tool[:-1]] = contract
+            else:
+                self._exact[contract.tool] = contract
+        self._prefixes: Sequence[tuple[str, Contract]] = sorted(prefixes.items(), key=lambda item: -len(item[0]))
+
+    def can_write(self, tool: str, arguments: bytes) -> bool:
+        """Whether a call can write anything; a tool without a contract can."""
+        contract = self._exact.get(tool)
+        if contract is None:
+            contract = next((contract for prefix, contract in self._prefixes if tool.startswith(prefix)), None)
+        if contract is None:
+            return True
+        try:
+            value = parse_strict(arguments or b"{}")
+        except CanonicalError:
+            return True
+        return bool(write_templates(effective(contract, value, DEFAULT_RULES)))
+
+
+@dataclass(slots=True)
+class Journal:
+    """Reads a session's journal from its beginning and tells what may have written since a hit.
+
+    Attributes:
+        audited: The call that the hit answered.
+        hit_at_seconds: Epoch seconds of the commit.
+        contracts: Of the session's tools.
+        in_workspace: The audited call worked in the session's workspace, which ends with the session.
+    """
+
+    audited: CallId
+    hit_at_seconds: float
+    contracts: Contracts
+    in_workspace: bool
+    _open: dict[CallId, str] = field(default_factory=dict)
+    _events: int = 0
+    _ended: bool = False
+
+    def take(self, event: event_pb2.SessionEvent) -> None:
+        """Reads the next event."""
+        self._events += 1
+        kind = event.WhichOneof("event")
+        if kind == "calls_asked":
+            asked = event.calls_asked
+            for call in asked.calls:
+                key = (asked.turn, call.index)
+                if key != self.audited and self.contracts.can_write(call.action.tool, call.action.arguments):
+                    self._open[key] = call.action.tool
+        elif kind == "call_finished" and event.at_seconds < self.hit_at_seconds:
+            self._open.pop((event.call_finished.call.turn, event.call_finished.call.index), None)
+        elif kind == "closed":
+            self._ended = True
+
+    @property
+    def written(self) -> str:
+        """What may have been written since the hit; empty where nothing was."""
+        if not self._events:
+            return "the session's journal is not there"
+        if self._open:
+            return "a call that can write was not answered before the hit"
+        return "the session ended, and with it its workspace" if self._ended and self.in_workspace else ""
