@@ -170,6 +170,15 @@ class ScriptedServicer(session_pb2_grpc.SessionServiceServicer):
             case _:
                 stream.answer(key, asked.action.arguments)
 
+    async def CallTools(self, request: Any, context: Any) -> session_pb2.CallToolsResponse:  # noqa: N802
+        raise NotImplementedError
+
+    async def RecordEvent(self, request: Any, context: Any) -> session_pb2.RecordEventResponse:  # noqa: N802
+        raise NotImplementedError
+
+    async def EndSession(self, request: Any, context: Any) -> session_pb2.EndSessionResponse:  # noqa: N802
+        raise NotImplementedError
+
     async def GetTotals(self, request: Any, context: Any) -> session_pb2.GetTotalsResponse:  # noqa: N802
         return session_pb2.GetTotalsResponse(totals=session_pb2.Totals(calls=7, sessions=len(self.journals)))
 
@@ -245,7 +254,8 @@ class Stream:
 
     async def invoke(self, tool: str, arguments: bytes) -> session_pb2.ClientToolResult:
         name = f"invocation-{len(self.invocations)}"
-        future = self.invocations[name] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[session_pb2.ClientToolResult] = asyncio.get_running_loop().create_future()
+        self.invocations[name] = future
         action = common_pb2.Action(tool=tool, arguments=arguments)
         message = session_pb2.ClientToolInvocation(invocation=name, action=action, timeout_seconds=10)
         self.out.put_nowait(Response(invocation=message))

@@ -71,6 +71,7 @@ class Batch:
         timeout_seconds: As asked; None leaves it to the tools' contracts.
         asked_at: Loop time of the ask.
         timer: Ends the wait.
+        unanswered: How many calls are open.
     """
 
     turn: int
@@ -78,6 +79,11 @@ class Batch:
     timeout_seconds: float | None
     asked_at: float
     timer: asyncio.TimerHandle | None = None
+    unanswered: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Counts the calls."""
+        self.unanswered = len(self.calls)
 
     @property
     def open(self) -> list[OpenCall]:
@@ -209,9 +215,10 @@ class OpenCalls:
 
     def _done(self, key: tuple[int, int], _: object) -> None:
         self._calls.pop(key, None)
-        batch = self._batches.get(key[0])
-        if batch is not None and not batch.open:
-            del self._batches[key[0]]
+        batch = self._batches[key[0]]
+        batch.unanswered -= 1
+        if not batch.unanswered:
+            del self._batches[batch.turn]
             if batch.timer is not None:
                 batch.timer.cancel()
 

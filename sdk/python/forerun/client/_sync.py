@@ -63,7 +63,7 @@ class Session:
         self._session = session
 
     def __enter__(self) -> Session:
-        self._loop.run(self._session.open())
+        self.open()
         return self
 
     def __exit__(
@@ -120,6 +120,10 @@ class Session:
         """Registers a function as a tool of this session; see `AsyncSession.tool`."""
         register = self._session.tool(name=name, schema=schema)
         return register if function is None else register(function)
+
+    def open(self) -> None:
+        """Opens the session; `with` does it."""
+        self._loop.run(self._session.open())
 
     def user_turn(self, text: str) -> None:
         """The user said something."""
