@@ -30,7 +30,10 @@ class SessionDouble:
     async def model_started(self) -> None:
         self._told.append(("model",))
 
-    async def ask(self, text: str, calls: Sequence[Call]) -> Sequence[Answer]:
+    async def message(self, text: str) -> None:
+        self._told.append(("message", text))
+
+    async def call(self, calls: Sequence[Call]) -> Sequence[Answer]:
         self._told.append(("calls", *(call.tool for call in calls)))
         await asyncio.sleep(CALL_SECONDS)
         return [Answer(self._desk.answer(call), Served.DIRECT, CALL_SECONDS, CALL_SECONDS) for call in calls]

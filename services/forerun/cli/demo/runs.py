@@ -110,8 +110,12 @@ class AgentSession(Protocol):
         """A model request begins now."""
         ...
 
-    async def ask(self, text: str, calls: Sequence[Call]) -> Sequence[Answer]:
-        """The model's message is complete. Answers of its calls, in call order."""
+    async def message(self, text: str) -> None:
+        """The model's message is complete; its calls follow."""
+        ...
+
+    async def call(self, calls: Sequence[Call]) -> Sequence[Answer]:
+        """Runs calls in order-safe parallel; answers in call order."""
         ...
 
     async def end(self) -> Counts:
@@ -229,7 +233,8 @@ class Runner:
                 drawn = self.draws.model_seconds(task.model, task.session, len(steps) + 1)
                 await asyncio.sleep(max(0.0, drawn - (loop.time() - thinking)))
                 asked = loop.time()
-                answers = await _ask(session, run, message.text, message.calls)
+                await session.message(message.text)
+                answers = await _call(session, run, message.calls)
                 steps.append(Step(asked - thinking, loop.time() - asked, message.calls, answers))
                 try:
                     message = script.send([answer.observation for answer in answers])
@@ -240,10 +245,10 @@ class Runner:
         return SessionRecord(task, run, seconds, steps, counts)
 
 
-async def _ask(session: AgentSession, run: Run, text: str, calls: Sequence[Call]) -> list[Answer]:
+async def _call(session: AgentSession, run: Run, calls: Sequence[Call]) -> list[Answer]:
     if run is not Run.SEQUENTIAL:
-        return list(await session.ask(text, calls))
+        return list(await session.call(calls))
     answers: list[Answer] = []
     for call in calls:
-        answers += await session.ask(text, [call])
+        answers += await session.call([call])
     return answers
