@@ -127,6 +127,7 @@ class Journal:
                 self._replaced()
                 return
             except (Unavailable, AppendUncertain):
+                self._give_up_waiting(owed)
                 if owed.give_up_at is not None and loop.time() >= owed.give_up_at:
                     break
                 await asyncio.sleep(wait)
@@ -138,6 +139,15 @@ class Journal:
             self._done(owed, stored=True)
             return
         self._done(owed, stored=False)
+
+    def _give_up_waiting(self, first: _Owed) -> None:
+        """During an outage, tells those who wait further back. What they wanted to announce does not happen."""
+        now = asyncio.get_running_loop().time()
+        late = [one for one in self._queue if one is not first and one.give_up_at is not None and now >= one.give_up_at]
+        for one in late:
+            self._queue.remove(one)
+            if one.token is not None:
+                self._acknowledged(one.token, False)
 
     async def _large_to_store(self, message: event_pb2.SessionEvent) -> None:
         """An observation above the in-line limit goes to the object store and travels by digest."""

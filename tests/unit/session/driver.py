@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from forerun.core.candidates import Candidate
 from forerun.core.contracts import Contract, Effect, ResourceTemplate, Scope, unknown
+from forerun.core.freshness import bumps
 from forerun.core.governor import Limits, Prices
 from forerun.core.identity import identity_of
 from forerun.core.ledger import EntryKind, LedgerEntry
@@ -99,7 +100,9 @@ def asked(index: int, tool: str, **arguments: object) -> AskedCall:
     return AskedCall(index, f"id{index}", tool, call.arguments, call)
 
 
-def proposal(tool: str, *, probability: float = 0.95, evidence: float = 100.0, seconds: float = 2.0, **arguments: object) -> Proposal:
+def proposal(
+    tool: str, *, probability: float = 0.95, evidence: float = 100.0, seconds: float = 2.0, **arguments: object
+) -> Proposal:
     """A candidate that is worth it, unless told otherwise."""
     call = prepared(tool, **arguments)
     candidate = Candidate(tool, call.arguments, probability, evidence, 0, f"site-{tool}", "because", seconds)
@@ -188,9 +191,7 @@ class Driver:
         self.do(self.machine.model_started(1, self.now))
         based_on = self.machine.number
         self.do(
-            self.machine.candidates(
-                proposals, based_on=based_on, expected_model_seconds=model_seconds, now=self.now
-            )
+            self.machine.candidates(proposals, based_on=based_on, expected_model_seconds=model_seconds, now=self.now)
         )
         self.settle()
 
@@ -201,6 +202,10 @@ class Driver:
         for effect in effects:
             self._perform(effect)
 
+    def _resume(self, token: int, answer: object) -> None:
+        """Answers an effect, in the same instant but later."""
+        self.at(0.0, lambda: self.machine.resume(token, answer, self.now))
+
     def _perform(self, effect: fx.Effect) -> None:
         machine = self.machine
         match effect:
@@ -208,8 +213,7 @@ class Driver:
                 self.journal.append(event)
                 self.log.append(type(event).__name__)
                 if token is not None:
-                    stored = self.journal_up
-                    self.at(0.0, lambda: machine.resume(token, stored, self.now))
+                    self._resume(token, self.journal_up)
             case Execute():
                 self._execute(effect)
             case CancelExecution(execution):
@@ -222,23 +226,19 @@ class Driver:
                 self.promoted.append(execution)
             case MergeFork(fork, token):
                 self.merged.append(fork)
-                merged = self.merges
-                self.at(0.0, lambda: machine.resume(token, merged, self.now))
+                self._resume(token, self.merges)
             case DropFork(fork):
                 self.dropped.append(fork)
             case ReadShared(marks, token):
                 values: Mapping[str, int] = {mark: self.shared.get(mark, 0) for mark in marks}
-                self.at(0.0, lambda: machine.resume(token, values, self.now))
+                self._resume(token, values)
             case BumpShared(keys, token):
-                from forerun.core.freshness import bumps
-
                 for mark in bumps(keys):
                     self.shared[mark] = self.shared.get(mark, 0) + 1
                 if token is not None:
-                    self.at(0.0, lambda: machine.resume(token, True, self.now))
+                    self._resume(token, True)
             case Certify():
-                token = effect.token
-                self.at(0.0, lambda: machine.resume(token, self.verifier, self.now))
+                self._resume(effect.token, self.verifier)
             case Answer(answer):
                 assert answer.call not in self.answers or self.answers[answer.call] == answer
                 self.answers[answer.call] = answer

@@ -10,8 +10,7 @@ import pytest
 from forerun.core.governor import Limits
 from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
 from forerun.core.session import AskedCall, Certificate, ExecutionResult, Failure
-
-from .driver import POLICY, Driver, asked, prepared, proposal
+from tests.unit.session.driver import POLICY, Driver, asked, prepared, proposal
 
 
 def refused(index: int) -> AskedCall:
