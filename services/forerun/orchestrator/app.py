@@ -122,6 +122,11 @@ class _Room:
         self._tasks.every(_SWEEP_SECONDS, engine.sweep, name="sweep")
         self._tasks.every(_LOOK_SECONDS, policies.look, name="policy-file")
 
+    async def leave(self, grace_seconds: float) -> None:
+        """Lets sessions go to another owner; stops before the server does, which would wait for their streams."""
+        if self._engine is not None:
+            await self._engine.leave(grace_seconds)
+
     async def stop(self, grace_seconds: float) -> None:
         """Stops listening, writes what is owed, ends the tasks."""
         for subscription in self._subscriptions:
@@ -161,6 +166,7 @@ def build(
         *chassis_parts(chassis, settings, expose_metrics=network is None),
         Part("bus", bus_part),
         Part("sessions", Callbacks(start=room.start, stop=room.stop), stop_seconds=8.0),
-        Part("server", server, stop_seconds=None),
+        Part("server", server, stop_seconds=3.0),
+        Part("streams", Callbacks(stop=room.leave), stop_seconds=None),
     ]
     return App(service="orchestrator", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)

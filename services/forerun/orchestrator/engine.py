@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import uuid
@@ -92,6 +93,10 @@ class Orchestrator:
     def sessions(self) -> int:
         """Open sessions."""
         return len(self._runners)
+
+    def open_sessions(self, tenant: str) -> int:
+        """Open sessions of one tenant."""
+        return sum(owner == tenant for owner, _ in self._runners)
 
     # ------------------------------------------------------------ opening
 
@@ -220,6 +225,7 @@ class Orchestrator:
             machine=SessionMachine(facts, policy.session, self._site_table(caller.tenant, claim.agent)),
             policy=policy,
             tools=tools,
+            wanted=hello.mode,
             declared=tuple(hello.tools) or (tuple(opened.tools) if opened else ()),
             label=hello.label or (opened.label if opened else ""),
             held_out=held_out,
@@ -395,7 +401,7 @@ class Orchestrator:
                 session.policy = policy
                 runner.apply(session.machine.set_policy(policy.session, now))
             off = self._p.switch.off(session.caller.tenant)
-            mode = self._mode(session.caller.tenant, policy, 0, session.held_out)
+            mode = self._mode(session.caller.tenant, policy, session.wanted, session.held_out)
             runner.apply(session.machine.set_mode(mode, off.reason if off else "policy", now))
 
     def tools_changed(self) -> None:
@@ -431,8 +437,19 @@ class Orchestrator:
         runner.disconnect()
         self._p.ports.observer.sessions(len(self._runners))
 
+    async def leave(self, grace_seconds: float) -> None:
+        """The process ends: clients are told, open calls may finish, the rest goes on under another owner."""
+        runners = list(self._runners.values())
+        for runner in runners:
+            runner.go_away(grace_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await asyncio.gather(*(runner.quiet.wait() for runner in runners))
+        for runner in runners:
+            runner.abandon()
+
     async def drain(self, grace_seconds: float) -> None:
-        """Before the end of the process: sessions stay in the journal, so that another replica goes on with them."""
+        """Writes what the journals owe: sessions stay there, so that another replica goes on with them."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_seconds
         for runner in list(self._runners.values()):

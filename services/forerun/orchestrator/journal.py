@@ -82,7 +82,8 @@ class Journal:
         """Takes an event; returns at once."""
         if self.closed or len(self._queue) >= limits.OUTBOX_MESSAGES:
             if effect.token is not None:
-                self._acknowledged(effect.token, False)
+                # Not at once: whoever writes is still performing effects.
+                asyncio.get_running_loop().call_soon(self._acknowledged, effect.token, False)
             return
         give_up_at = asyncio.get_running_loop().time() + _TOKEN_SECONDS if effect.token is not None else None
         message = to_event(self._context, effect.number, effect.event)

@@ -25,7 +25,11 @@ class Observer:
         self._metrics = metrics
         self._tracing = tracing
         self._running = 0
-        self.totals = Totals()
+        self._totals: dict[str, Totals] = {}
+
+    def totals(self, tenant: str) -> Totals:
+        """Counts of one tenant since start."""
+        return self._totals.get(tenant) or Totals()
 
     def may_launch(self, concurrent: int) -> bool:
         """Fewer speculations run on this replica than the policy allows."""
@@ -60,9 +64,9 @@ class Observer:
         elif answer.served in (Served.READY, Served.MEMO):
             self._metrics.observe(m.OVERHEAD_SECONDS, waited, served=answer.served)
 
-    def recorded(self, entry: LedgerEntry) -> None:
+    def recorded(self, tenant: str, entry: LedgerEntry) -> None:
         """An entry was written."""
-        self.totals.add(entry)
+        self._totals.setdefault(tenant, Totals()).add(entry)
         if entry.kind is EntryKind.SPECULATION and entry.outcome is not None:
             self._metrics.add(m.SPECULATIONS, kind="tool", tool=entry.tool, outcome=entry.outcome)
             self._metrics.add(m.WASTED_SECONDS, entry.wasted_seconds, kind="tool")

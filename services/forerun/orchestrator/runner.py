@@ -84,6 +84,7 @@ class Session:
         policy: The policy in force.
         tools: The tools that it can call, by name.
         declared: The tools that it declared; empty: all.
+        wanted: The mode that the client asked for, or 0.
         label: Its logical name.
         held_out: The hold-out took it.
     """
@@ -94,6 +95,7 @@ class Session:
     policy: Policy
     tools: Mapping[str, Tool]
     declared: tuple[str, ...]
+    wanted: int
     label: str
     held_out: bool
     preparation: Preparation = field(init=False)
@@ -136,6 +138,9 @@ class Runner:
         self._waiters: dict[tuple[int, int], list[asyncio.Future[session_pb2.CallResult]]] = {}
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
+        self.leaving = False
+        self.quiet = asyncio.Event()
+        self.quiet.set()
 
     # ------------------------------------------------------------ the client's side
 
@@ -158,6 +163,19 @@ class Runner:
     def disconnect(self) -> None:
         """Ends the stream, if there is one."""
         self.detach(self._out)
+
+    def go_away(self, seconds: float) -> None:
+        """Tells the client that this replica ends soon: it finishes what is open and goes on elsewhere."""
+        self._send(
+            session_pb2.ConnectResponse(go_away=session_pb2.GoAway(seconds=seconds, reason="the replica is stopping"))
+        )
+
+    def abandon(self) -> None:
+        """The replica ends: nothing is decided any more, so that the journal says what another owner may go on with."""
+        self.leaving = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.disconnect()
 
     @property
     def attached(self) -> bool:
@@ -184,8 +202,14 @@ class Runner:
     def apply(self, effects: list[Effect]) -> None:
         """Performs effects, in order, without waiting for any."""
         self._touch()
+        if self.leaving:
+            return
         for effect in effects:
             self._perform(effect)
+        if self.session.machine.running:
+            self.quiet.clear()
+        else:
+            self.quiet.set()
         self._arm()
 
     def _now(self) -> float:
@@ -340,7 +364,7 @@ class Runner:
 
     def _record(self, effect: Record) -> None:
         session = self.session
-        self._ports.observer.recorded(effect.entry)
+        self._ports.observer.recorded(session.caller.tenant, effect.entry)
         if not effect.publish:
             return
         line = ledger_line(session.context, session.policy.label, session.machine.mode, effect.entry)

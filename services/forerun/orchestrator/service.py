@@ -185,9 +185,10 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     async def GetTotals(  # noqa: N802
         self, request: session_pb2.GetTotalsRequest, context: _Context
     ) -> session_pb2.GetTotalsResponse:
-        """Counts since start."""
+        """Counts of the caller's tenant since start."""
+        tenant = current_caller().tenant
         return session_pb2.GetTotalsResponse(
-            totals=totals_message(self._observer.totals, sessions=self._engine.sessions)
+            totals=totals_message(self._observer.totals(tenant), sessions=self._engine.open_sessions(tenant))
         )
 
     async def ListSessionTools(  # noqa: N802
@@ -244,7 +245,7 @@ def _raise_end(runner: Runner, reader: asyncio.Future[None]) -> None:
         error = reader.exception()
         if isinstance(error, ForerunError):
             raise error
-    if runner.closed:
+    if runner.closed or runner.leaving:
         raise _OWNER_CHANGED
     raise FailedPrecondition(
         ErrorReason.SESSION_TAKEN_OVER, "another stream of this session was opened; this one has no use any more"
