@@ -13,7 +13,8 @@ from forerun.cli.replay.divergence import Difference
 from forerun.cli.replay.report import Results, as_json, print_table
 from forerun.cli.replay.scoring import OUTCOMES, Counts, Overhead, paired_overhead, tool_rows
 from forerun.cli.replay.traces import RecordedCall, Session, Step
-from forerun.v1 import common_pb2, ledger_pb2, session_pb2
+from forerun.client import Totals
+from forerun.v1 import common_pb2, ledger_pb2
 
 KEYS = {
     "files", "sessions", "calls", "sequential_s", "parallel_s", "forerun_s", "oracle_s", "saved_pct", "saved_pct_ci95",
@@ -35,9 +36,7 @@ def run(task: str, wall_seconds: float, *seconds: float, served: str = "direct")
 
 def results(**changes: object) -> Results:
     counts = Counts()
-    counts.add(
-        session_pb2.Totals(calls=2, launched=4, outcomes={"ready": 1, "miss": 3}, speculable_calls=2, memo_hits=1)
-    )
+    counts.add(Totals(calls=2, launched=4, outcomes={"ready": 1, "miss": 3}, speculable_calls=2, memo_hits=1))
     given: dict[str, object] = {
         "files": ("f",),
         "sequential": (run("a", 12.0, 1.0), run("b", 12.0, 1.0)),

@@ -21,6 +21,11 @@ from forerun.v1 import common_pb2, policy_pb2
 SERVER = "recorded"
 EVERYTHING = "*"
 
+# Speed at any fair price: an execution ahead is launched where it pays on expectation. A second of an agent that waits
+# for somebody else's tool is worth more than a second of a connection to it; the budget bounds the waste.
+ALPHA = 1.0
+LAMBDA_PER_SECOND = 4.0
+
 # A recorded call that hangs for a time limit of its own must still end as it was recorded.
 _TIMEOUT_SECONDS = limits.DEADLINE_MAX_SECONDS
 _EFFECTS = frozenset({"pure", "read", "staged", "write"})
@@ -137,6 +142,8 @@ def policy(
         hold_out=0.0,
         withhold=0.0,
         audit_share=0.0,
+        alpha=ALPHA,
+        lambda_per_second=LAMBDA_PER_SECOND,
         agents=[rules.name],
         unknown_writes=[everything],
         tools=[contract(tool, rules.of(tool)) for tool in sorted(set(tools))],

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forerun.cli.replay.agent import Observed, SessionRun
+from forerun.client import Totals
 from forerun.core.statistics import Pair, percentile, saved_pct, saved_pct_interval
-from forerun.v1 import common_pb2, ledger_pb2, session_pb2
+from forerun.v1 import common_pb2, ledger_pb2
 
 OUTCOMES = ("ready", "joined", "miss", "stale", "preempted", "expired", "failed", "cancelled")
 HITS = ("ready", "joined")
@@ -37,7 +38,7 @@ class Counts:
     speculable_calls: int = 0
     wasted_seconds: float = 0.0
 
-    def add(self, totals: session_pb2.Totals) -> None:
+    def add(self, totals: Totals) -> None:
         """Adds the totals of one session."""
         self.calls += totals.calls
         self.launched += totals.launched
