@@ -13,7 +13,7 @@ from forerun.runtime.errors import (
 from forerun.snapshots.engine.history import Version, new_version
 from forerun.snapshots.engine.nodes import Ref
 from forerun.snapshots.engine.state import Bounds, State
-from forerun.snapshots.engine.values import Inline, Stored
+from forerun.snapshots.engine.values import Inline, Stored, Value
 
 BOUNDS = Bounds(
     branches_max=3,
@@ -52,11 +52,12 @@ def test_changes_apply_all_or_none() -> None:
     state = State(BOUNDS)
     state.fork("b", "", 0.0)
     assert state.write("b", [("k", Inline(b"1234")), ("k", None), ("n", Inline(b""))], 0.0) == 2
-    for changes in (
+    refused: list[list[tuple[str, Value | None]]] = [
         [("k", Inline(b"x")), ("", Inline(b"y"))],
         [("k", Inline(b"x")), ("large", Inline(b"y" * 100))],
         [("k", Inline(b"x")), ("blob", Stored("00" * 32, 200, blob=True))],
-    ):
+    ]
+    for changes in refused:
         with pytest.raises((InvalidArgument, ResourceExhausted)):
             state.write("b", changes, 0.0)
         assert state.place(branch="b", version=None, now=0.0).changes == {"k": None, "n": Inline(b"")}

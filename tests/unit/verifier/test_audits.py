@@ -13,11 +13,10 @@ import pytest
 
 from forerun.core.freshness import bumps
 from forerun.runtime import subjects
-from forerun.runtime.auth import Authenticator, CallToken, current_caller
+from forerun.runtime.auth import Authenticator, CallToken
 from forerun.runtime.bus import Message
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
 from forerun.runtime.clock import LoopClock
-from forerun.runtime.errors import ErrorReason, ResourceExhausted
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.memory_network import MemoryFabric, MemoryNetwork
 from forerun.runtime.metrics import Metrics
@@ -36,44 +35,10 @@ from forerun.v1 import (
 )
 from forerun.verifier.app import build
 from forerun.verifier.settings import VerifierSettings
+from tests.unit.verifier.worker import DIGEST, Worker
 
 TOKEN = "internal-token-of-this-test-0123456789"
-DIGEST = "sha256:" + "11" * 32
 OTHER = "sha256:" + "22" * 32
-
-
-class Worker(sandbox_pb2_grpc.SandboxServiceServicer):
-    """A worker whose tool answers what the test says."""
-
-    def __init__(self) -> None:
-        self.digest = DIGEST
-        self.status = common_pb2.CALL_STATUS_OK
-        self.version = "v1"
-        self.busy_times = 0
-        self.refused = asyncio.Event()
-        self.preempted_times = 0
-        self.during: Callable[[], Awaitable[object]] | None = None
-        self.requests: list[sandbox_pb2.ExecuteRequest] = []
-        self.callers: list[tuple[str, str, str]] = []
-
-    async def Execute(self, request: sandbox_pb2.ExecuteRequest, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        if self.busy_times:
-            self.busy_times -= 1
-            self.refused.set()
-            raise ResourceExhausted(ErrorReason.NO_FREE_SLOT, "full")
-        caller = current_caller()
-        self.requests.append(request)
-        self.callers.append((caller.tenant, caller.principal, caller.credential_scope))
-        yield sandbox_pb2.ExecuteResponse(started=sandbox_pb2.ExecutionStarted(worker="w", tool_version=self.version))
-        if self.during is not None:
-            await self.during()
-        finished = sandbox_pb2.ExecutionFinished(
-            status=self.status, observation=common_pb2.Observation(digest=self.digest), seconds=0.25
-        )
-        if self.preempted_times:
-            self.preempted_times -= 1
-            finished.preempted = True
-        yield sandbox_pb2.ExecuteResponse(finished=finished)
 
 
 @dataclass
@@ -150,7 +115,7 @@ async def stage(folder: Path, clock: LoopClock, ids: SeededIds, *, report: bool 
         authenticator=Authenticator(clock, internal_token=TOKEN), metrics=metrics, tracing=Tracing("sandbox")
     )
     sandbox = MemoryNetwork(fabric, inbound, source="sandbox", token=CallToken(TOKEN))
-    worker = Worker()
+    worker = Worker()  # type: ignore[abstract]  # the verifier calls Execute only
     handle = await sandbox.serve(
         "sandbox",
         "worker:1",
