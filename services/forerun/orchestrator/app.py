@@ -8,9 +8,10 @@ import grpc.aio
 
 from forerun.core import limits
 from forerun.orchestrator.certifier import Certifier
-from forerun.orchestrator.engine import Orchestrator, Parts
+from forerun.orchestrator.engine import Orchestrator
 from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
+from forerun.orchestrator.opening import Parts
 from forerun.orchestrator.ownership import Ownership
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.runner import Ports

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-import uuid
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -16,64 +13,21 @@ from google.protobuf.message import DecodeError
 from forerun.core import limits
 from forerun.core.candidates import Candidate
 from forerun.core.candidates import problems as candidate_problems
-from forerun.core.governor import Sites
-from forerun.core.outcomes import Mode
-from forerun.core.session import (
-    AskedCall,
-    Effect,
-    Failure,
-    PreparedCall,
-    Proposal,
-    SessionFacts,
-    SessionMachine,
-    SessionOpened,
-)
-from forerun.orchestrator.journal import Journal
-from forerun.orchestrator.ownership import Claim, Ownership
-from forerun.orchestrator.policies import PolicySource
-from forerun.orchestrator.preparation import Tool, client_tool_of
-from forerun.orchestrator.records import EventContext
-from forerun.orchestrator.restore import History, read_history
-from forerun.orchestrator.runner import Ports, Runner, Session
-from forerun.orchestrator.settings import OrchestratorSettings
-from forerun.orchestrator.switch import Switch
-from forerun.runtime import subjects
+from forerun.core.session import AskedCall, Proposal
+from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
+from forerun.orchestrator.runner import Runner, Session
 from forerun.runtime.auth import Caller
-from forerun.runtime.bus import Bus, Message
-from forerun.runtime.clock import Clock
+from forerun.runtime.bus import Message
 from forerun.runtime.errors import (
     ErrorReason,
-    FailedPrecondition,
     ForerunError,
     InvalidArgument,
     PermissionDenied,
     ResourceExhausted,
-    Unavailable,
 )
-from forerun.runtime.ids import Ids
-from forerun.runtime.policy import Policy, mode_of
 from forerun.v1 import event_pb2, prediction_pb2, session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
-_READ_PAGE: Final = 1_000
-_TOOLS_ATTEMPTS: Final = 40
-_TOOLS_RETRY_SECONDS: Final = 0.25
-_SITE_TABLES: Final = 1_024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the engine works with."""
-
-    settings: OrchestratorSettings
-    bus: Bus
-    clock: Clock
-    ids: Ids
-    ports: Ports
-    policies: PolicySource
-    switch: Switch
-    ownership: Ownership
-    replica: str
 
 
 class Orchestrator:
@@ -86,8 +40,8 @@ class Orchestrator:
     def __init__(self, parts: Parts) -> None:
         self._p = parts
         self._runners: dict[tuple[str, str], Runner] = {}
-        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
-        self._sites: OrderedDict[tuple[str, str], Sites] = OrderedDict()
+        self._opening = Opening(parts, self._ended)
+        self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
 
     @property
     def sessions(self) -> int:
@@ -111,20 +65,39 @@ class Orchestrator:
             ResourceExhausted: too many sessions are open.
             Unavailable: the broker or the workers cannot be asked.
         """
-        _check(hello)
+        check_hello(hello)
         key = (caller.tenant, hello.session)
-        lock = self._opening.setdefault(key, asyncio.Lock())
+        async with self._one_at_a_time(key):
+            runner = self._runners.get(key)
+            if runner is not None and not runner.closed:
+                _same_caller(runner, caller)
+                declare(runner.session, hello)
+                return runner
+            if len(self._runners) >= self._p.settings.max_sessions:
+                raise ResourceExhausted(
+                    ErrorReason.QUEUE_FULL,
+                    f"this replica has {len(self._runners)} open sessions, the most it takes (setting max_sessions)",
+                    metadata={"setting": self._p.settings.variable("max_sessions")},
+                    retry_after_seconds=1.0,
+                )
+            runner = self._runners[key] = await self._opening.open(caller, hello)
+            self._p.ports.observer.sessions(len(self._runners))
+            return runner
+
+    @contextlib.asynccontextmanager
+    async def _one_at_a_time(self, key: tuple[str, str]) -> AsyncIterator[None]:
+        """Openings of one session wait for each other."""
+        lock, waiting = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, waiting + 1)
         try:
             async with lock:
-                runner = self._runners.get(key)
-                if runner is not None and not runner.closed:
-                    _same_caller(runner, caller)
-                    self._declare(runner.session, hello)
-                    return runner
-                return await self._open_new(caller, hello)
+                yield
         finally:
-            if not lock.locked():
-                self._opening.pop(key, None)
+            lock, waiting = self._locks[key]
+            if waiting == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, waiting - 1)
 
     def find(self, caller: Caller, session: str) -> Runner | None:
         """The runner of a session that is open here.
@@ -137,175 +110,7 @@ class Orchestrator:
             _same_caller(runner, caller)
         return runner
 
-    async def _open_new(self, caller: Caller, hello: session_pb2.Hello) -> Runner:
-        if len(self._runners) >= self._p.settings.max_sessions:
-            raise ResourceExhausted(
-                ErrorReason.QUEUE_FULL,
-                f"this replica has {len(self._runners)} open sessions, the most it takes (setting max_sessions)",
-                metadata={"setting": self._p.settings.variable("max_sessions")},
-                retry_after_seconds=1.0,
-            )
-        tools = await self._tools(caller, hello.session)
-        claim = await self._p.ownership.claim(caller, hello.session, hello.agent, resume=hello.resume)
-        subject = self._subject(caller.tenant, claim.agent, hello.session)
-        history = History() if claim.epoch == 1 else await self._history(caller.tenant, subject)
-        if history.ended:
-            raise FailedPrecondition(
-                ErrorReason.SESSION_ENDED, "the session has ended; open a new one", metadata={"session": hello.session}
-            )
-        runner = self._make(caller, hello, claim, subject, tools, history)
-        self._runners[(caller.tenant, hello.session)] = runner
-        self._p.ports.observer.sessions(len(self._runners))
-        self._p.ports.tasks.spawn(runner.journal.run(), name="journal")
-        runner.apply(self._first_effects(runner, history))
-        return runner
-
-    async def _tools(self, caller: Caller, session: str) -> dict[str, Tool]:
-        """The tools of the workers; a worker that restarts is waited for, within a bound."""
-        for attempt in range(_TOOLS_ATTEMPTS):
-            try:
-                return dict(await self._p.ports.workers.tools(caller, session))
-            except Unavailable:
-                if attempt == _TOOLS_ATTEMPTS - 1:
-                    raise
-                await asyncio.sleep(_TOOLS_RETRY_SECONDS)
-        return {}
-
-    def _subject(self, tenant: str, agent: str, session: str) -> str:
-        number = subjects.partition(tenant, agent, partitions=self._p.settings.partitions)
-        return subjects.event(number, tenant, agent, session)
-
-    async def _history(self, tenant: str, subject: str) -> History:
-        messages: list[Message] = []
-        after = 0
-        while len(messages) < limits.JOURNAL_EVENTS_PER_SESSION:
-            page = await self._p.bus.read(subject, after_sequence=after, limit=_READ_PAGE)
-            messages.extend(page)
-            if len(page) < _READ_PAGE:
-                break
-            after = page[-1].sequence or 0
-        results = self._p.bus.objects("results")
-        return await read_history(messages, lambda digest: results.get(digest, tenant))
-
-    def _make(
-        self,
-        caller: Caller,
-        hello: session_pb2.Hello,
-        claim: Claim,
-        subject: str,
-        tools: dict[str, Tool],
-        history: History,
-    ) -> Runner:
-        policy = self._p.policies.current.choose(caller.tenant, claim.agent)
-        held_out = _held_out(hello.session, policy)
-        mode = self._mode(caller.tenant, policy, hello.mode, held_out)
-        facts = SessionFacts(
-            tenant=caller.tenant,
-            principal=caller.principal,
-            credential_scope=caller.credential_scope,
-            agent=claim.agent,
-            session=hello.session,
-            epoch=claim.epoch,
-            mode=mode,
-        )
-        context = EventContext(
-            caller.tenant,
-            caller.principal,
-            caller.credential_scope,
-            claim.agent,
-            hello.session,
-            claim.epoch,
-            self._p.clock,
-            self._p.ids,
-        )
-        opened = history.opened
-        session = Session(
-            caller=caller,
-            context=context,
-            machine=SessionMachine(facts, policy.session, self._site_table(caller.tenant, claim.agent)),
-            policy=policy,
-            tools=tools,
-            wanted=hello.mode,
-            declared=tuple(hello.tools) or (tuple(opened.tools) if opened else ()),
-            label=hello.label or (opened.label if opened else ""),
-            held_out=held_out,
-        )
-        self._declare(session, hello)
-        runner: Runner
-
-        def acknowledged(token: int, stored: bool) -> None:
-            runner.acknowledged(token, stored)
-
-        def lost() -> None:
-            runner.lose()
-
-        journal = Journal(
-            self._p.bus,
-            subject,
-            context,
-            acknowledged=acknowledged,
-            lost=lost,
-            owner=self._p.replica,
-            sequence=history.sequence,
-        )
-        runner = Runner(session, self._p.ports, journal, self._ended)
-        return runner
-
-    @staticmethod
-    def _declare(session: Session, hello: session_pb2.Hello) -> None:
-        """Adds the tools that live in the client. They cannot hide tools of the platform."""
-        own = {one.name: client_tool_of(one) for one in hello.client_tools}
-        session.tools = own | dict(session.tools)
-        if session.declared and own:
-            session.declared = tuple(dict.fromkeys((*session.declared, *own)))
-
-    def _first_effects(self, runner: Runner, history: History) -> list[Effect]:
-        session, now = runner.session, self._p.ports.monotonic()
-        declared = session.declared or tuple(sorted(session.tools))
-        event = SessionOpened(declared, session.machine.mode, session.held_out, session.policy.label, session.label)
-        if history.opened is None:
-            return session.machine.open(event, now)
-        unknown = {
-            key: AskedCall(
-                asked.index,
-                asked.provider_call_id,
-                asked.action.tool,
-                asked.action.arguments,
-                self.prepare(session, asked.action.tool, asked.action.arguments),
-            )
-            for key, asked in history.unknown().items()
-        }
-        return session.machine.restore(
-            event,
-            number=history.number,
-            last_turn=history.last_turn,
-            closed=history.closed,
-            unknown=unknown,
-            user_texts=history.user_texts,
-            now=now,
-        )
-
-    def _mode(self, tenant: str, policy: Policy, wanted: int, held_out: bool) -> Mode:
-        if held_out or self._p.switch.off(tenant) is not None:
-            return Mode.OFF
-        if not wanted:
-            return policy.mode
-        asked = mode_of(wanted)  # type: ignore[arg-type]
-        return min(asked, policy.mode, key=lambda mode: mode.rank)
-
-    def _site_table(self, tenant: str, agent: str) -> Sites:
-        key = (tenant, agent)
-        table = self._sites.pop(key, None) or Sites()
-        self._sites[key] = table
-        if len(self._sites) > _SITE_TABLES:
-            self._sites.popitem(last=False)
-        return table
-
     # ------------------------------------------------------------ calls and events
-
-    def prepare(self, session: Session, tool: str, arguments: bytes) -> PreparedCall | Failure:
-        """A prepared call of a session, or why it is refused."""
-        return session.preparation.prepare(session.tool(tool), tool, arguments, session.policy)
 
     def ask(self, runner: Runner, batch: session_pb2.CallBatch) -> None:
         """Takes the calls of one message.
@@ -321,7 +126,7 @@ class Orchestrator:
                 one.provider_call_id,
                 one.action.tool,
                 one.action.arguments,
-                self.prepare(session, one.action.tool, one.action.arguments),
+                session.prepare(one.action.tool, one.action.arguments),
             )
             for one in batch.calls
         ]
@@ -387,7 +192,7 @@ class Orchestrator:
         )
         if candidate_problems(candidate):
             return None
-        return Proposal(candidate, self.prepare(session, candidate.tool, candidate.arguments), self._p.ids.fraction())
+        return Proposal(candidate, session.prepare(candidate.tool, candidate.arguments), self._p.ids.fraction())
 
     # ------------------------------------------------------------ changes from outside
 
@@ -401,7 +206,7 @@ class Orchestrator:
                 session.policy = policy
                 runner.apply(session.machine.set_policy(policy.session, now))
             off = self._p.switch.off(session.caller.tenant)
-            mode = self._mode(session.caller.tenant, policy, session.wanted, session.held_out)
+            mode = self._opening.mode(session.caller.tenant, policy, session.wanted, session.held_out)
             runner.apply(session.machine.set_mode(mode, off.reason if off else "policy", now))
 
     def tools_changed(self) -> None:
@@ -456,25 +261,6 @@ class Orchestrator:
             await runner.journal.drain(max(0.0, deadline - loop.time()))
 
 
-def _check(hello: session_pb2.Hello) -> None:
-    try:
-        uuid.UUID(hello.session)
-    except ValueError:
-        raise InvalidArgument(
-            ErrorReason.ARGUMENT_INVALID, "`session` must be a UUID (version 7), made by the client"
-        ) from None
-    if not 0 < len(hello.agent) <= limits.NAME_CHARS:
-        raise InvalidArgument(
-            ErrorReason.ARGUMENT_INVALID, f"`agent` must have 1 to {limits.NAME_CHARS} characters (NAME_CHARS)"
-        )
-    names = [*hello.tools, *(tool.name for tool in hello.client_tools), hello.label or "-"]
-    if len(names) > limits.CALLS_PER_MESSAGE or any(not 0 < len(name) <= limits.NAME_CHARS for name in names):
-        raise InvalidArgument(
-            ErrorReason.ARGUMENT_INVALID,
-            f"at most {limits.CALLS_PER_MESSAGE} tools, each name with 1 to {limits.NAME_CHARS} characters",
-        )
-
-
 def _check_batch(batch: session_pb2.CallBatch) -> None:
     if not batch.turn or not batch.calls:
         raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "a batch needs a `turn` from 1 on and at least one call")
@@ -501,9 +287,3 @@ def _same_caller(runner: Runner, caller: Caller) -> None:
         raise PermissionDenied(
             ErrorReason.CALLER_NOT_ALLOWED, "the session belongs to another principal or to other rights"
         )
-
-
-def _held_out(session: str, policy: Policy) -> bool:
-    """Whether the hold-out takes a session: by hash, so that every replica and every restart agree."""
-    digest = hashlib.blake2b(f"{policy.name}\0{session}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) / 2.0**64 < policy.hold_out

@@ -22,6 +22,7 @@ from forerun.core.session import (
     ExecutionResult,
     Failure,
     MergeFork,
+    PreparedCall,
     Promote,
     ReadShared,
     Record,
@@ -108,6 +109,10 @@ class Session:
             credential_scope=self.caller.credential_scope,
             session=self.context.session,
         )
+
+    def prepare(self, tool: str, arguments: bytes) -> PreparedCall | Failure:
+        """A prepared call, or why it is refused."""
+        return self.preparation.prepare(self.tool(tool), tool, arguments, self.policy)
 
     def tool(self, name: str) -> Tool | None:
         """A tool that this session may call."""
