@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +57,7 @@ class Broker:
         port: Fixed port; 0 takes a free one.
         topology: The users.
         sync_always: See `ServerOptions`.
+        launcher: Command before the server's own, which it becomes (exec); ties its life to ours, for example.
     """
 
     def __init__(
@@ -67,12 +68,14 @@ class Broker:
         port: int = 0,
         topology: Topology = TOPOLOGY,
         sync_always: bool = False,
+        launcher: Sequence[str] = (),
     ) -> None:
         self._directory = directory
         self._passwords = dict(passwords)
         self._port = port
         self._topology = topology
         self._sync_always = sync_always
+        self._launcher = tuple(launcher)
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -102,7 +105,7 @@ class Broker:
         self._write_config()
         with self._log_path.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                str(server), "-c", str(self._config_path),
+                *self._launcher, str(server), "-c", str(self._config_path),
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,  # Ctrl-C in a terminal ends our services first, then they end the broker
             )  # fmt: skip
