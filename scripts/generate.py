@@ -61,7 +61,28 @@ def write_stubs(root: Path) -> None:
                 module.with_suffix(".pyi").unlink(missing_ok=True)
 
 
-GENERATORS = (Generator("protos", ("protos/gen/forerun",), write_stubs),)
+REFERENCES = {
+    "errors": "forerun.runtime.error_reference",
+    "metrics": "forerun.runtime.metrics",
+    "topology": "forerun.runtime.topology",
+    "settings": "forerun.cli.settings_reference",
+}
+"""Page of docs/reference to the module that prints it."""
+
+
+def write_references(root: Path) -> None:
+    """The reference pages, each printed by the module that holds the facts."""
+    folder = root / "docs" / "reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    for page, module in REFERENCES.items():
+        done = subprocess.run([sys.executable, "-m", module], check=True, capture_output=True, cwd=REPOSITORY)
+        (folder / f"{page}.md").write_bytes(done.stdout)
+
+
+GENERATORS = (
+    Generator("protos", ("protos/gen/forerun",), write_stubs),
+    Generator("references", tuple(f"docs/reference/{page}.md" for page in REFERENCES), write_references),
+)
 
 
 def generate(root: Path) -> None:
