@@ -120,13 +120,6 @@ async def test_damage_is_data_loss_and_nothing_damaged_is_handed_out(client: Cli
     assert await client.value(version, "small") == b"s"
 
 
-async def test_a_folder_serves_one_process_at_a_time(service: Service, tmp_path: Path) -> None:
-    second = Service("snapshots", service.settings, tmp_path)
-    with pytest.raises(AssertionError, match="another process uses"):
-        await second.start()
-    assert await second.stop() == 2
-
-
 async def test_a_restart_keeps_commits_and_drops_what_was_not_committed(service: Service, client: Client) -> None:
     await client.written("done", "", total=b"1")
     version = await client.commit("done")
