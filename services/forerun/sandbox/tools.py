@@ -44,7 +44,10 @@ class PythonEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class CommandEndpoint:
-    """A command in a sandbox. `{name}` in `argv` stands for that argument, `{session}` for the session."""
+    """A command in a sandbox. `{name}` in `argv` stands for that argument, `{session}` for the session.
+
+    Where `cpu_follows_timeout` is set, CPU time has no limit of its own beside the time limit of the call.
+    """
 
     argv: Sequence[str]
     stdin_argument: str = ""

@@ -54,7 +54,7 @@ class Bench:
         )
 
     async def sh(self, script: str, **limits: float | None) -> CommandResult:
-        return await self.run("/bin/sh", "-c", script, **limits)
+        return await self.run("/bin/sh", "-c", script, stdin=None, environment=None, **limits)
 
 
 @pytest.fixture(params=[LevelName.BUBBLEWRAP, LevelName.PROCESS])

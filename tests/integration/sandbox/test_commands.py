@@ -42,7 +42,7 @@ async def test_a_timed_out_or_cancelled_command_leaves_nothing(bench: Bench) -> 
     result = await bench.sh("setsid sleep 877 & sleep 877", wall_seconds=0.3)
     assert (result.limit, result.exit_code) == (LimitReason.TIME, None)
     running = asyncio.ensure_future(bench.sh("echo begun; setsid sleep 877 & sleep 877"))
-    while not alive("sleep\x00877"):
+    while not alive("sleep\x00877"):  # noqa: ASYNC110  (another process has no event of ours)
         await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

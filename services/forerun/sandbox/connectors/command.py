@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from forerun.core.canonical import JsonValue
 from forerun.runtime.errors import ErrorReason
@@ -21,6 +22,8 @@ from forerun.sandbox.isolation.levels import Ladder
 from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
 from forerun.sandbox.tools import CommandEndpoint
 from forerun.sandbox.workspaces.store import View, Workspace, Workspaces
+
+_LONGEST_SECONDS: Final = 24 * 3600.0
 
 
 class CommandConnector:
@@ -59,8 +62,9 @@ class CommandConnector:
             endpoint.limits,
             output_bytes=invocation.output_cap_bytes,
             output_total_bytes=self._max_bytes,
-            wall_seconds=invocation.timeout_seconds,
-            cpu_seconds=invocation.timeout_seconds if endpoint.cpu_follows_timeout else endpoint.limits.cpu_seconds,
+            # The worker ends a call at its deadline, which a promotion may move; no limit in here may be earlier.
+            wall_seconds=_LONGEST_SECONDS,
+            cpu_seconds=_LONGEST_SECONDS if endpoint.cpu_follows_timeout else endpoint.limits.cpu_seconds,
         )
         environment = {
             "FORERUN_SESSION": invocation.session_label or invocation.session,

@@ -74,8 +74,8 @@ def fill_argv(argv: tuple[str, ...], invocation: Invocation) -> list[str]:
         if len(text.encode()) > _ELEMENT_BYTES:
             raise rejected(
                 ErrorReason.ARGUMENTS_REFUSED,
-                f"an argument is longer than the {_ELEMENT_BYTES} bytes that fit on a command line; give it on standard "
-                "input (stdin_argument)",
+                f"an argument is longer than the {_ELEMENT_BYTES} bytes that fit on a command line; give it on "
+                "standard input (stdin_argument)",
                 tool=invocation.tool.name,
             )
         if "\0" in text:

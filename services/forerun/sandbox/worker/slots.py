@@ -155,15 +155,17 @@ class Slots:
 
     def _dispatch(self) -> None:
         """Seats every waiter that can be, in order; one that waits for its tool holds up nobody else."""
+        full: set[str] = set()
         for waiter in list(self._waiters):
-            if waiter.seated.done():
-                continue  # cancelled; its own task takes it out of the queue
+            if waiter.tool in full or waiter.seated.done():
+                continue  # a cancelled one is taken out of the queue by its own task
             if self._authoritative_taken() >= self._all:
                 return
             staying = [seat for seat in self._taken if not seat.leaving]
             if not self._tool_has_room(waiter.tool, waiter.tool_limit):
                 mine = [seat for seat in staying if seat.tool == waiter.tool]
                 if not self._send_away(mine):
+                    full.add(waiter.tool)
                     continue
             elif len(staying) >= self._all:
                 self._send_away(staying)

@@ -1,0 +1,191 @@
+"""MCP tools over stdio and HTTP, with the official server library."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+
+from forerun.runtime.errors import ErrorReason
+from forerun.sandbox.connectors.mcp import McpConnector
+from forerun.sandbox.connectors.port import Ended, Result, ToolFault
+from forerun.sandbox.connectors.secrets import Secrets
+from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.tools import McpEndpoint, McpServer, Server, tool
+from tests.unit.sandbox.fakes import invocation
+
+_SERVER = Path(__file__).parent / "mcp_server.py"
+
+
+class Desk:
+    def __init__(self, connector: McpConnector, server: Server, log: Path) -> None:
+        self.connector, self.server, self.log_file = connector, server, log
+
+    async def call(self, name: str, raw: bytes = b"{}", /, **more: object) -> Result:
+        subject = tool(name, self.server, McpEndpoint(name))
+        asked = invocation(subject, raw=raw, arguments=subject.checked(raw), **more)
+        return await self.connector.call(asked, lambda _: None)
+
+    async def count(self, **more: object) -> int:
+        return int(json.loads((await self.call("count", b"{}", **more)).content)["count"])
+
+    def log(self, event: str) -> list[dict[str, object]]:
+        if not self.log_file.exists():
+            return []
+        lines = [json.loads(line) for line in self.log_file.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    async def until(self, event: str) -> None:
+        async with asyncio.timeout(10):
+            while not self.log(event):  # noqa: ASYNC110  (another process has no event of ours)
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
+    stateless = getattr(request, "param", False)
+    log = tmp_path / "log"
+    definition = McpServer(
+        command=(sys.executable, str(_SERVER), str(log)),
+        environment={"GIVEN": "secret:mine", "PYTHONPATH": ":".join(sys.path)},
+        stateless=stateless,
+    )
+    (tmp_path / "mine").write_text("given secret")
+    connector = McpConnector(Secrets(tmp_path))
+    yield Desk(connector, Server("desk", mcp=definition), log)
+    await connector.close()
+
+
+async def test_a_text_answer_is_its_text(desk: Desk) -> None:
+    result = await desk.call("count")
+    assert (result.content, result.media_type, result.tool_error) == (b'{"count": 1}', "application/json", False)
+
+
+async def test_structured_answers_are_exact(desk: Desk) -> None:
+    result = await desk.call("exact", b'{"value": {"big": 123456789012345678901234567890, "f": 0.1, "null": null}}')
+    value = json.loads(result.content)["structuredContent"]
+    assert value == {"value": {"big": 123456789012345678901234567890, "f": 0.1, "null": None}, "none": None}
+    assert result.media_type == "application/json; profile=mcp-result"
+
+
+async def test_errors_of_a_tool_and_of_the_protocol_are_answers(desk: Desk) -> None:
+    failed = await desk.call("fail")
+    assert failed.tool_error
+    assert b"fail" in failed.content
+    assert (await desk.call("absent")).tool_error
+
+
+async def test_state_belongs_to_session_and_kind_of_work(desk: Desk) -> None:
+    assert [await desk.count(session="a"), await desk.count(session="a")] == [1, 2]
+    assert await desk.count(session="a", speculative=True) == 1
+    assert await desk.count(session="b") == 1
+    assert await desk.count(session="a", principal="bob") == 1
+    assert await desk.count(session="a") == 3
+    await desk.connector.close_session("a")
+    assert await desk.count(session="a") == 1
+    assert await desk.count(session="b") == 2
+
+
+@pytest.mark.parametrize("desk", [True], indirect=True)
+async def test_a_stateless_server_is_shared_by_sessions_and_not_by_principals(desk: Desk) -> None:
+    assert [await desk.count(session="a"), await desk.count(session="b", speculative=True)] == [1, 2]
+    assert await desk.count(principal="bob") == 1
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server(desk: Desk) -> None:
+    running = asyncio.ensure_future(desk.call("slow"))
+    await desk.until("begun")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await desk.until("cancelled")
+    # The connection goes on.
+    assert await desk.count() == 1
+    assert len({line["pid"] for event in ("begun", "count") for line in desk.log(event)}) == 1
+
+
+async def test_a_server_that_dies_in_a_call_leaves_an_unknown_outcome_and_is_started_again(desk: Desk) -> None:
+    await desk.call("count")
+    with pytest.raises(ToolFault) as broken:
+        await desk.call("die")
+    assert (broken.value.ended, broken.value.not_started) == (Ended.OUTCOME_UNKNOWN, False)
+    assert await desk.count() == 1
+
+
+async def test_a_server_that_does_not_start_is_unavailable(tmp_path: Path) -> None:
+    connector = McpConnector(Secrets(None))
+    desk = Desk(connector, Server("gone", mcp=McpServer(command=("/nonexistent/server",))), tmp_path)
+    with pytest.raises(ToolFault) as refused:
+        await desk.call("count")
+    assert (refused.value.ended, refused.value.not_started) == (Ended.UNAVAILABLE, True)
+    with pytest.raises(ToolFault):
+        await connector.list_tools(desk.server)
+    await connector.close()
+
+
+async def test_a_server_sees_only_its_own_environment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOST_API_KEY", "USER", "SHELL", "LOGNAME"):
+        monkeypatch.setenv(name, "canary")
+    seen = json.loads((await desk.call("environment")).content)
+    assert "canary" not in seen.values()
+    assert seen["GIVEN"] == "given secret"
+
+
+async def test_isolation_that_a_stdio_server_cannot_have_is_refused(desk: Desk) -> None:
+    strict = Server("desk", mcp=desk.server.mcp, min_isolation=LevelName.BUBBLEWRAP)
+    with pytest.raises(ToolFault) as refused:
+        await Desk(desk.connector, strict, desk.log_file).call("count")
+    assert refused.value.reason is ErrorReason.ISOLATION_UNAVAILABLE
+
+
+async def test_a_list_has_schemas_and_hints(desk: Desk) -> None:
+    listed = {one.name: one for one in await desk.connector.list_tools(desk.server)}
+    assert set(listed) == {"count", "exact", "slow", "fail", "environment", "die"}
+    assert listed["count"].annotations is not None and listed["count"].annotations.read_only_hint is True
+    assert "value" in listed["exact"].input_schema["properties"]
+
+
+# ---------------------------------------------------------------- streamable HTTP
+
+
+@contextlib.asynccontextmanager
+async def http_server() -> AsyncIterator[tuple[str, list[str]]]:
+    seen: list[str] = []
+    server: MCPServer[None] = MCPServer("http")
+
+    @server.tool(structured_output=False)
+    async def hello() -> str:
+        seen.append("hello")
+        return "hello over http"
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        running = uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error", lifespan="on"))
+        task = asyncio.ensure_future(running.serve(sockets=[listening]))
+        while not running.started:  # noqa: ASYNC110  (uvicorn has no event for it)
+            await asyncio.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{port}/mcp", seen
+        finally:
+            running.should_exit = True
+            await task
+
+
+async def test_streamable_http(tmp_path: Path) -> None:
+    async with http_server() as (url, seen):
+        connector = McpConnector(Secrets(None))
+        desk = Desk(connector, Server("web", mcp=McpServer(url=url)), tmp_path)
+        assert (await desk.call("hello")).content == b"hello over http"
+        assert [one.name for one in await connector.list_tools(desk.server)] == ["hello"]
+        elsewhere = Server("web2", mcp=McpServer(url=url), egress=("api.test",))
+        with pytest.raises(ToolFault) as refused:
+            await Desk(connector, elsewhere, tmp_path).call("hello")
+        assert refused.value.reason is ErrorReason.EGRESS_DENIED
+        assert seen == ["hello"]
+        await connector.close()

@@ -1,0 +1,149 @@
+"""Tools of the tests: a connector that is told what to do, and workspaces that remember."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from forerun.runtime.clock import Clock
+from forerun.sandbox.connectors.port import Invocation, Result, Sink
+from forerun.sandbox.tools import Hints, PythonEndpoint, Server, Tool, tool
+from forerun.sandbox.worker.engine import Chunk, Engine, Finished, Request, Sizes, Started, Step
+from forerun.sandbox.worker.slots import Priority, Slots
+from forerun.sandbox.workspaces.store import Workspaces
+
+
+def python_tool(name: str = "t") -> Tool:
+    return tool(name, Server("s"), PythonEndpoint("m:f"), hints=Hints())
+
+
+def invocation(subject: Tool | None = None, **changes: object) -> Invocation:
+    made = Invocation(
+        tool=subject or python_tool(),
+        raw=b"{}",
+        arguments={},
+        tenant="acme",
+        principal="ann",
+        credential_scope="c",
+        session="s1",
+        session_label="",
+        speculative=False,
+        timeout_seconds=60.0,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Scripted:
+    """A connector: each call takes `seconds`, gives `chunks` evenly over them, then answers."""
+
+    seconds: float = 1.0
+    chunks: tuple[bytes, ...] = ()
+    answer: bytes = b"done"
+    unkillable_seconds: float = 0.0
+    fail: BaseException | None = None
+    started: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    running: int = 0
+    peak: int = 0
+
+    async def call(self, asked: Invocation, sink: Sink) -> Result:
+        self.started.append(asked.tool.name)
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        try:
+            for chunk in self.chunks:
+                await asyncio.sleep(self.seconds / len(self.chunks))
+                sink(chunk)
+            if not self.chunks:
+                await asyncio.sleep(self.seconds)
+            if self.fail is not None:
+                raise self.fail
+            return Result(b"".join(self.chunks) or self.answer, "text/plain")
+        except asyncio.CancelledError:
+            self.cancelled.append(asked.tool.name)
+            if self.unkillable_seconds:
+                await asyncio.sleep(self.unkillable_seconds)
+            raise
+        finally:
+            self.running -= 1
+
+    async def close_session(self, session: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class Rig:
+    """An engine with one connector under virtual time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        workspaces: Workspaces,
+        connector: Scripted | None = None,
+        *,
+        authoritative: int = 2,
+        speculative: int = 2,
+        queue: int = 10,
+    ) -> None:
+        self.connector = connector or Scripted()
+        self.ends: list[Finished] = []
+        self.slots = Slots(authoritative=authoritative, speculative=speculative, queue=queue, changed=lambda: None)
+        self.engine = Engine(
+            {PythonEndpoint: self.connector},
+            workspaces,
+            self.slots,
+            clock,
+            sizes=Sizes(inline_bytes=10, chunk_bytes=8),
+            ended=lambda _, finished: self.ends.append(finished),
+        )
+        self._numbers = 0
+
+    def ask(
+        self,
+        name: str = "t",
+        priority: Priority = Priority.AUTHORITATIVE,
+        *,
+        limit: int | None = None,
+        **changes: object,
+    ) -> Call:
+        self._numbers += 1
+        request = Request(
+            f"e{self._numbers}",
+            invocation(python_tool(name), speculative=priority is not Priority.AUTHORITATIVE, **changes),
+            priority,
+            limit,
+        )
+        return Call(self.engine, request)
+
+
+class Call:
+    """A running execution, read by a task of its own."""
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        self.id = request.execution
+        self.steps: list[tuple[float, Step]] = []
+        self.task = asyncio.ensure_future(self._read(engine.execute(request)))
+
+    async def _read(self, steps: AsyncIterator[Step]) -> Finished:
+        async with aclosing(steps) as open_steps:  # type: ignore[type-var]
+            async for step in open_steps:
+                self.steps.append((asyncio.get_running_loop().time(), step))
+                if isinstance(step, Finished):
+                    return step
+        raise AssertionError("an execution ended without Finished")
+
+    async def end(self) -> Finished:
+        return await self.task
+
+    @property
+    def started_at(self) -> float | None:
+        return next((at for at, step in self.steps if isinstance(step, Started)), None)
+
+    @property
+    def chunks(self) -> list[tuple[float, bytes]]:
+        return [(at, step.data) for at, step in self.steps if isinstance(step, Chunk)]
