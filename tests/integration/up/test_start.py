@@ -1,0 +1,55 @@
+"""How a platform starts, does not start, and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from forerun.cli.up import Platform
+from forerun.client import AsyncClient
+from forerun.runtime.errors import FailedPrecondition, ForerunError
+from tests.integration.up.processes import processes_of, until_gone
+
+
+async def test_a_service_that_cannot_start_is_named_with_its_log(tmp_path: Path) -> None:
+    platform = Platform(tmp_path, port=0, environment={"FORERUN_PREDICTOR_CANDIDATES": "many"})
+    with pytest.raises(FailedPrecondition, match=r"(?s)predictor ended at its start.*FORERUN_PREDICTOR_CANDIDATES"):
+        await platform.start()
+    assert processes_of(tmp_path) == []
+    assert not (tmp_path / "run.json").exists()
+
+
+async def test_a_wrong_policy_starts_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("policies: [{name: x, mode: MODE_FAST}]")
+    with pytest.raises(ForerunError, match="MODE_FAST"):
+        await Platform(tmp_path / "data", file, port=0).start()
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_command_runs_until_it_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "forerun.cli.main", "up", "--data", str(tmp_path), "--port", "0",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    seen = b""
+    async with asyncio.timeout(90):
+        while b"ready at" not in seen:
+            line = await process.stdout.readline()
+            assert line, seen.decode()
+            seen += line
+    address = seen.partition(b"ready at ")[2].partition(b";")[0].decode()
+    async with AsyncClient(address, (tmp_path / "token").read_text().strip()) as client:
+        assert (await client.get_totals()).calls == 0
+        process.send_signal(number)
+        rest = await process.stdout.read()
+    assert await process.wait() == 0, rest.decode()
+    assert b"stopping" in rest
+    await until_gone(tmp_path, 1.0)
+    assert not (tmp_path / "run.json").exists()
