@@ -34,7 +34,8 @@ from forerun.sandbox.service import SandboxServicer
 from forerun.sandbox.settings import SandboxSettings
 from forerun.sandbox.source import DefinitionSource
 from forerun.sandbox.tools import CommandEndpoint, HttpEndpoint, McpEndpoint, PythonEndpoint
-from forerun.sandbox.worker.engine import Engine, Finished, Request, Sizes
+from forerun.sandbox.worker.engine import Engine
+from forerun.sandbox.worker.execution import Finished, Request, Sizes
 from forerun.sandbox.worker.slots import Priority, Slots
 from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
 from forerun.sandbox.workspaces.strategy import choose

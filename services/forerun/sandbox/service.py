@@ -13,7 +13,8 @@ from forerun.sandbox.connectors.port import Ended, Invocation, ToolFault
 from forerun.sandbox.isolation.levels import Ladder
 from forerun.sandbox.registry import Registry
 from forerun.sandbox.tools import Hints, Tool
-from forerun.sandbox.worker.engine import Chunk, Engine, Finished, Request, Started, Step
+from forerun.sandbox.worker.engine import Engine
+from forerun.sandbox.worker.execution import Chunk, Finished, Request, Started, Step
 from forerun.sandbox.worker.slots import Priority
 from forerun.v1 import common_pb2, sandbox_pb2, sandbox_pb2_grpc
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from forerun.runtime.clock import Clock
 from forerun.sandbox.connectors.port import Invocation, Result, Sink
 from forerun.sandbox.tools import Hints, PythonEndpoint, Server, Tool, tool
-from forerun.sandbox.worker.engine import Chunk, Engine, Finished, Request, Sizes, Started, Step
+from forerun.sandbox.worker.engine import Engine
+from forerun.sandbox.worker.execution import Chunk, Finished, Request, Sizes, Started, Step
 from forerun.sandbox.worker.slots import Priority, Slots
 from forerun.sandbox.workspaces.store import Workspaces
 

@@ -14,7 +14,7 @@ from forerun.runtime.errors import AlreadyExists, ErrorReason, NotFound, Resourc
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
 from forerun.sandbox.connectors.port import Ended, ToolFault
-from forerun.sandbox.worker.engine import Request
+from forerun.sandbox.worker.execution import Request
 from forerun.sandbox.worker.slots import Priority
 from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy

@@ -7,101 +7,25 @@ it always ends by one `Finished`. Nothing here touches sockets or processes: con
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import AlreadyExists, ErrorReason, ForerunError, NotFound, Unavailable
 from forerun.sandbox.completion import to_the_end
-from forerun.sandbox.connectors.port import Connector, Ended, Invocation, Result, ToolFault, cut
+from forerun.sandbox.connectors.port import Connector, Ended, Result, ToolFault
 from forerun.sandbox.tools import Endpoint
-from forerun.sandbox.worker.slots import Priority, Seat, Slots
+from forerun.sandbox.worker.execution import Execution, Finished, Request, Sizes, Started, Step
+from forerun.sandbox.worker.slots import Priority, Slots
 from forerun.sandbox.workspaces.store import Workspace, Workspaces
 
 _LOG: Final = logging.getLogger(__name__)
 
 # From the cancellation of an execution to the end of its tool. Connectors kill within milliseconds.
 _SETTLE_SECONDS: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """An execution to run.
-
-    Attributes:
-        execution: Its id, made by the caller.
-        invocation: The call.
-        priority: Its class.
-        tool_concurrency: Calls of this tool at once; None has no limit of its own.
-        merge_on_success: Merge the fork once the tool has answered.
-    """
-
-    execution: str
-    invocation: Invocation
-    priority: Priority
-    tool_concurrency: int | None = None
-    merge_on_success: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The execution has a seat."""
-
-    tool_version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The next bytes of the answer."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The end of an execution.
-
-    Attributes:
-        ended: How.
-        result: The answer, where there is one; its content is empty where it came in chunks.
-        digest: Of the whole answer.
-        size_bytes: Of the whole answer.
-        fault: Why there is none.
-        seconds: Time in the seat.
-        queued_seconds: Time before it.
-        preempted: It was sent away for authoritative work.
-        promoted: It was promoted while it ran.
-    """
-
-    ended: Ended
-    result: Result | None
-    digest: str
-    size_bytes: int
-    fault: ToolFault | None
-    seconds: float
-    queued_seconds: float
-    preempted: bool
-    promoted: bool
-
-
-Step = Started | Chunk | Finished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """How answers travel.
-
-    Attributes:
-        inline_bytes: Longest answer that travels in `Finished`.
-        chunk_bytes: Longest chunk.
-    """
-
-    inline_bytes: int
-    chunk_bytes: int
 
 
 class Engine:
@@ -126,7 +50,7 @@ class Engine:
         self._clock = clock
         self._sizes = sizes
         self._ended = ended
-        self._running: dict[str, _Execution] = {}
+        self._running: dict[str, Execution] = {}
         self._stopping = False
 
     def execute(self, request: Request) -> AsyncGenerator[Step, None]:
@@ -141,7 +65,7 @@ class Engine:
             raise Unavailable(ErrorReason.SHUTTING_DOWN, "this worker is stopping; another one takes new work")
         if request.execution in self._running:
             raise AlreadyExists(ErrorReason.ALREADY_EXISTS, "an execution of this id is running")
-        execution = _Execution(request, self._clock.monotonic(), self._sizes)
+        execution = Execution(request, self._clock.monotonic(), self._sizes)
         if request.priority is not Priority.AUTHORITATIVE:
             execution.seat = self._slots.ahead(
                 request.invocation.tool.name, request.tool_concurrency, request.priority, execution.preempt
@@ -207,14 +131,14 @@ class Engine:
         for connector in self._connectors.values():
             await connector.close()
 
-    def _of(self, session: str) -> list[_Execution]:
+    def _of(self, session: str) -> list[Execution]:
         return [execution for execution in self._running.values() if execution.request.invocation.session == session]
 
     async def _workspace(self, session: str) -> Workspace | None:
         opening = self.workspaces.known(session)
         return None if opening is None else await asyncio.shield(opening)
 
-    async def _stop(self, executions: list[_Execution]) -> None:
+    async def _stop(self, executions: list[Execution]) -> None:
         for execution in executions:
             execution.cancel()
         tasks = [execution.task for execution in executions if execution.task is not None]
@@ -223,7 +147,7 @@ class Engine:
             if hanging:
                 _LOG.error("executions ignore their end", extra={"fields": {"forerun.count": len(hanging)}})
 
-    async def _steps(self, execution: _Execution) -> AsyncGenerator[Step, None]:
+    async def _steps(self, execution: Execution) -> AsyncGenerator[Step, None]:
         try:
             while True:
                 step = await execution.steps.get()
@@ -235,7 +159,7 @@ class Engine:
                 execution.cancel()
                 await to_the_end(asyncio.wait([execution.task], timeout=_SETTLE_SECONDS))
 
-    async def _run(self, execution: _Execution) -> None:
+    async def _run(self, execution: Execution) -> None:
         request = execution.request
         result: Result | None = None
         fault: ToolFault | None = None
@@ -274,7 +198,7 @@ class Engine:
         self._ended(request, finished)
         execution.steps.put_nowait(finished)
 
-    async def _take_seat(self, execution: _Execution) -> None:
+    async def _take_seat(self, execution: Execution) -> None:
         request = execution.request
         if execution.seat is None:
             execution.seat = await self._slots.authoritative(
@@ -283,7 +207,7 @@ class Engine:
         execution.started_at = self._clock.monotonic()
         execution.steps.put_nowait(Started(request.invocation.tool.version))
 
-    async def _call(self, execution: _Execution) -> Result:
+    async def _call(self, execution: Execution) -> Result:
         request = execution.request
         invocation = request.invocation
         connector = self._connectors[type(invocation.tool.endpoint)]
@@ -303,7 +227,7 @@ class Engine:
                 execution.decided = True
             return result
 
-    async def _in_fork(self, execution: _Execution, connector: Connector, workspace: Workspace) -> Result:
+    async def _in_fork(self, execution: Execution, connector: Connector, workspace: Workspace) -> Result:
         """Calls in a fork, which stays for a merge if the tool has answered and is dropped otherwise."""
         fork = execution.request.invocation.fork
         await workspace.fork(fork)
@@ -313,112 +237,3 @@ class Engine:
         except BaseException:
             await to_the_end(workspace.drop(fork))
             raise
-
-
-class _Execution:
-    """One execution's state."""
-
-    def __init__(self, request: Request, now: float, sizes: Sizes) -> None:
-        self.request = request
-        self.priority = request.priority
-        self.seat: Seat | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.bound: asyncio.Timeout | None = None
-        self.steps: asyncio.Queue[Step] = asyncio.Queue()
-        self.asked_at = now
-        self.started_at = now
-        self.reached = False
-        self.promoted = False
-        self.decided = False
-        self.begun = False
-        self.withdrawn = False
-        self._preempted = False
-        self._sizes = sizes
-        self._received = bytearray()
-        self._sent_bytes = 0
-
-    def preempt(self) -> None:
-        """The seat was given to authoritative work."""
-        self._preempted = True
-        self.cancel()
-
-    def cancel(self) -> None:
-        """Stops it; `Finished` follows."""
-        if not self.begun:
-            # A task that is cancelled before its first step would never run, and never give its seat back.
-            self.withdrawn = True
-        elif self.task is not None and not self.decided:
-            self.task.cancel()
-
-    def promote(self, slots: Slots, timeout_seconds: float) -> bool:
-        """Makes it authoritative; False where it is being stopped."""
-        if (
-            self.task is None
-            or self.task.done()
-            or self.task.cancelling()
-            or self.bound is None
-            or self.bound.expired()
-        ):
-            return False
-        if self.priority is Priority.AUTHORITATIVE:
-            return True
-        assert self.seat is not None
-        if not slots.promote(self.seat):
-            return False
-        self.priority = Priority.AUTHORITATIVE
-        self.promoted = True
-        self.bound.reschedule(asyncio.get_running_loop().time() + timeout_seconds)
-        self._pass_on()
-        return True
-
-    def take(self, data: bytes) -> None:
-        """The next bytes of the final answer."""
-        if self.request.invocation.output_cap_bytes is None:
-            self._received += data
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Sends what has come in, once it is too long to travel inside the last message. Never ahead of time."""
-        if self.priority is Priority.AUTHORITATIVE and len(self._received) > self._sizes.inline_bytes:
-            self._send(self._received)
-
-    def _send(self, whole: bytes | bytearray) -> None:
-        while self._sent_bytes < len(whole):
-            chunk = bytes(whole[self._sent_bytes : self._sent_bytes + self._sizes.chunk_bytes])
-            self._sent_bytes += len(chunk)
-            self.steps.put_nowait(Chunk(chunk))
-
-    def why_cancelled(self) -> ToolFault:
-        """The fault of a stopped execution."""
-        if self._preempted:
-            return ToolFault(
-                Ended.CANCELLED, ErrorReason.PREEMPTED, "stopped to make room for authoritative work",
-                not_started=not self.reached,
-            )  # fmt: skip
-        return ToolFault(
-            Ended.CANCELLED, ErrorReason.CALL_CANCELLED, "the call was taken back", not_started=not self.reached
-        )
-
-    def finish(self, result: Result | None, fault: ToolFault | None, now: float) -> Finished:
-        """The last message; whatever of the answer was not sent yet goes before it or inside it."""
-        digest, size = "", 0
-        if result is not None:
-            cap = self.request.invocation.output_cap_bytes
-            if cap is not None and not result.capped and len(result.content) > cap:
-                result = replace(result, content=cut(result.content, cap), media_type="text/plain; charset=utf-8")
-            digest, size = f"sha256:{hashlib.sha256(result.content).hexdigest()}", len(result.content)
-            if self._sent_bytes or size > self._sizes.inline_bytes:
-                self._send(result.content)
-                result = replace(result, content=b"")
-        seated = self.seat is not None
-        return Finished(
-            ended=Ended.OK if fault is None else fault.ended,
-            result=result,
-            digest=digest,
-            size_bytes=size,
-            fault=fault,
-            seconds=now - self.started_at if seated else 0.0,
-            queued_seconds=(self.started_at if seated else now) - self.asked_at,
-            preempted=self._preempted and fault is not None,
-            promoted=self.promoted,
-        )

@@ -1,0 +1,69 @@
+"""The worker is killed: nothing of a sandbox outlives it, and no workspace is left half merged."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.strategy import Strategy
+from tests.integration.sandbox.conftest import LOUD
+from tests.integration.sandbox.test_commands import alive
+
+_FILES = 40
+
+
+async def start(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.fault.sandbox.victim", *arguments,
+        stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+
+
+async def line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        return (await process.stdout.readline()).decode().strip()
+
+
+@pytest.mark.parametrize("level", [LevelName.BUBBLEWRAP, LevelName.PROCESS])
+async def test_no_sandboxed_process_outlives_a_killed_worker(level: LevelName, tmp_path: Path) -> None:
+    seconds = {LevelName.BUBBLEWRAP: "881", LevelName.PROCESS: "882"}[level]
+    victim = await start("command", level.value, str(tmp_path), seconds)
+    try:
+        if await line(victim) == "no such level":
+            pytest.skip(LOUD)
+        async with asyncio.timeout(20):
+            while len(alive(f"sleep\x00{seconds}")) < 3:  # noqa: ASYNC110  (another process has no event of ours)
+                await asyncio.sleep(0.01)
+    finally:
+        victim.kill()
+        await victim.wait()
+    async with asyncio.timeout(10):
+        while alive(f"sleep\x00{seconds}"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.OVERLAY, Strategy.COPY])
+@pytest.mark.parametrize("merges", [1, 4, 9])
+async def test_a_killed_merge_is_whole_or_was_never_begun(strategy: Strategy, merges: int, tmp_path: Path) -> None:
+    """Every merge writes its number into every file, so half a merge would show two numbers."""
+    victim = await start("merge", strategy.value, str(tmp_path), str(_FILES))
+    try:
+        for _ in range(merges):
+            assert await line(victim)
+        # Somewhere inside the next merge; each try meets another place.
+        await asyncio.sleep(0.003 * merges)
+    finally:
+        victim.kill()
+        await victim.wait()
+    workspace = await Workspaces(tmp_path, strategy, WorkspaceLimits()).of("s", None)
+    numbers = {path.read_text() for path in (tmp_path / "s" / "base").iterdir()}
+    assert numbers == {str(workspace.version)}
+    assert workspace.version >= merges
+    state = json.loads((tmp_path / "s" / "state.json").read_text())
+    assert state["version"] == workspace.version
+    assert not (tmp_path / "s" / "merging.json").exists()

@@ -1,0 +1,42 @@
+"""A worker's part that the fault tests kill: runs a command, or merges without end."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from forerun.sandbox.commands.runner import CommandPlan, CommandRunner
+from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
+from forerun.sandbox.isolation.launch import Bind, Overlay
+from forerun.sandbox.isolation.levels import LevelName, probe
+from forerun.sandbox.isolation.limits import CommandLimits
+from forerun.sandbox.isolation.process import ProcessLevel
+from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.strategy import Strategy
+
+
+async def command(level: str, root: str, seconds: str) -> None:
+    ladder = await probe([BubblewrapLevel(), ProcessLevel()])
+    if LevelName(level) not in ladder.usable:
+        print("no such level", flush=True)
+        return
+    print("running", flush=True)
+    script = f"setsid sleep {seconds} & (setsid sh -c 'sleep {seconds} & sleep {seconds}' &); sleep {seconds}"
+    await CommandRunner(ladder.usable[LevelName(level)], root).run(
+        CommandPlan(("/bin/sh", "-c", script), {}, Bind(root), (), None, CommandLimits())
+    )
+
+
+async def merge(strategy: str, root: str, files: str) -> None:
+    workspace = await Workspaces(Path(root), Strategy(strategy), WorkspaceLimits()).of("s", None)
+    for number in range(1, 100_000):
+        await workspace.fork(f"f{number}")
+        async with workspace.use(f"f{number}") as view:
+            tree = Path(view.mount.upper if isinstance(view.mount, Overlay) else view.mount.path)
+            for name in range(int(files)):
+                (tree / str(name)).write_text(str(number))
+        await workspace.merge(f"f{number}")
+        print(number, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run({"command": command, "merge": merge}[sys.argv[1]](*sys.argv[2:]))
