@@ -264,7 +264,7 @@ class Auditor:
 
 
 def _inconclusive(execution: Execution, reason: str) -> Finding:
-    return Finding(AuditResult.INCONCLUSIVE, reason, execution.digest, execution.seconds, executed=True)
+    return Finding(AuditResult.INCONCLUSIVE, reason, execution.digest, execution.seconds, executed=execution.executed)
 
 
 def _audit_id(line: ledger_pb2.LedgerLine) -> str:

@@ -35,12 +35,14 @@ class Execution:
         digest: Digest of its result.
         seconds: Wall seconds in the slot.
         tool_version: Version of the tool that ran.
+        executed: A worker was asked.
     """
 
     failure: str = ""
     digest: str = ""
     seconds: float = 0.0
     tool_version: str = ""
+    executed: bool = True
 
 
 class Executor:
@@ -66,6 +68,9 @@ class Executor:
             Unavailable: no worker can be reached, or the way to it broke.
             ResourceExhausted: it has no free slot, or needed it for something else.
         """
+        if request.workspace and not request.worker and self._workers.count > 1:
+            # Another worker would run it in a new, empty workspace and prove something about that one.
+            return Execution("it is not known which worker has the workspace", executed=False)
         stub = sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(self._workers.address(request.worker)))
         call = stub.Execute(
             self._message(request, contract, caller),

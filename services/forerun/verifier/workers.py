@@ -46,14 +46,19 @@ class Workers:
             async with asyncio.timeout(grace_seconds):
                 await self._subscription.close()
 
+    @property
+    def count(self) -> int:
+        """How many reported lately."""
+        self._forget_silent()
+        return len(self._heard)
+
     def address(self, worker: str) -> str:
         """The address of a worker, or of the one with the most room for speculation where none is named.
 
         Raises:
             Unavailable: it did not report lately.
         """
-        now = asyncio.get_running_loop().time()
-        self._heard = {name: heard for name, heard in self._heard.items() if now - heard.at <= _FORGET_SECONDS}
+        self._forget_silent()
         reports = [heard.report for heard in self._heard.values() if worker in ("", heard.report.worker)]
         if not reports:
             what = f"the worker {worker}" if worker else "any worker"
@@ -61,6 +66,10 @@ class Workers:
                 ErrorReason.PEER_UNAVAILABLE, f"no load report of {what} in the last {_FORGET_SECONDS:g} s"
             )
         return max(reports, key=lambda report: (report.speculative_free, report.worker)).address
+
+    def _forget_silent(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._heard = {name: heard for name, heard in self._heard.items() if now - heard.at <= _FORGET_SECONDS}
 
     async def _hear(self, message: Message) -> None:
         try:

@@ -266,6 +266,18 @@ def test_a_full_worker_and_a_preemption_are_tried_again(tmp_path: Path) -> None:
     on_stage(tmp_path, scene)
 
 
+@pytest.mark.parametrize(("named", "result"), [("", "inconclusive"), ("w", "same")])
+def test_a_workspace_is_never_looked_for_on_another_worker(tmp_path: Path, named: str, result: str) -> None:
+    async def scene(on: Stage) -> None:
+        load = sandbox_pb2.LoadReport(worker="another", address="another:1", speculative_free=9)
+        await on.bus.notify(subjects.load("another"), load.SerializeToString())
+        line = await on.outcome(await on.hit(workspace="s", worker=named))
+        assert line.audit_result == result
+        assert len(on.worker.requests) == (1 if named else 0)
+
+    on_stage(tmp_path, scene)
+
+
 def test_without_any_worker_it_ends_inconclusive(tmp_path: Path) -> None:
     async def scene(on: Stage) -> None:
         line = await on.outcome(await on.hit())
