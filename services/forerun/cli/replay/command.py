@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from forerun.cli.replay.report import Results, as_json, print_table
+from forerun.cli.replay.replaying import Control, replay
+from forerun.cli.replay.report import as_json, print_table
 from forerun.cli.replay.split import SplitBy
-from forerun.cli.replay.workload import Selection, Workload, load
+from forerun.cli.replay.workload import Selection, load
 from forerun.runtime.errors import ErrorReason, ForerunError
 
 FINE, DIVERGED, WRONG_USE, MISSING = 0, 1, 2, 3
@@ -72,7 +73,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--control",
-        choices=("off", "all-wrong", "aa"),
+        choices=tuple(Control),
+        type=Control,
         help="in place of Forerun: speculation switched off; an always wrong predictor; a second parallel run",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -83,13 +85,15 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
     errors = Console(stderr=True)
     try:
-        workload = load(_selection(args))
+        selection = _selection(args)
+        workload = load(selection)
         for note in workload.notes:
             errors.print(f"note: {note}", highlight=False)
         if not workload.recordings:
             errors.print("no session is left to score: give other files, or another --seed")
             return WRONG_USE
-        results = _replay(args, workload, errors)
+        with _Progress(errors) as progress:
+            results = replay(workload, selection, clock=args.clock, control=args.control, progress=progress.tell)
     except ForerunError as error:
         errors.print(f"forerun replay: {error.message}", style="red", highlight=False)
         return MISSING if error.reason in _MISSING_REASONS else WRONG_USE
@@ -100,8 +104,25 @@ def run(args: argparse.Namespace) -> int:
     return DIVERGED if results.differences else FINE
 
 
-def _replay(args: argparse.Namespace, workload: Workload, errors: Console) -> Results:
-    raise NotImplementedError
+class _Progress:
+    """One line on the terminal that says how far it is; where there is no terminal, one line for each arm."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("measuring what the way through the platform costs")
+
+    def __enter__(self) -> _Progress:
+        self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def tell(self, arm: str, done: int, of: int) -> None:
+        """Takes note of a session that is done."""
+        self._status.update(f"{arm}: {done} of {of} sessions")
+        if done == of and not self._console.is_terminal:
+            self._console.print(f"{arm}: {done} sessions", highlight=False)
 
 
 def _selection(args: argparse.Namespace) -> Selection:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import grpc.aio
 
-from forerun.cli.replay.agent import Observed, SessionLike
+from forerun.cli.replay.agent import Observed, SessionLike, SessionRun
 from forerun.cli.replay.positions import Recording
 from forerun.cli.replay.scoring import Counts
 from forerun.cli.replay.toolserver import label_of
@@ -22,6 +23,23 @@ from forerun.runtime.subjects import PREFIX
 from forerun.v1 import ledger_pb2, prediction_pb2, prediction_pb2_grpc
 
 _PENDING_LINES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformRuns:
+    """What an arm gave.
+
+    Attributes:
+        runs: Its sessions, in order.
+        counts: What the platform says of them.
+        lines: Ledger lines of their speculations.
+        trained_on: Sessions that the predictor learned from before.
+    """
+
+    runs: Sequence[SessionRun]
+    counts: Counts
+    lines: Sequence[ledger_pb2.LedgerLine] = ()
+    trained_on: int = 0
 
 
 class PlatformArm:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -99,6 +99,10 @@ class ToolServer:
     def _recording(self, label: str) -> Recording | None:
         number = label.rpartition(".")[2]
         return self._recordings.get(int(number)) if number.isdigit() else None
+
+    def logs(self, number: int, *arms: str) -> list[Sequence[Execution]]:
+        """What was executed for a session, in each of these arms."""
+        return [self.log.get(label_of(arm, number), []) for arm in arms]
 
     def executions(self, arm: str) -> int:
         """Tool executions of an arm, of every kind."""

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 from google.protobuf import json_format
 
 from forerun.cli.replay.agent import SessionRun
-from forerun.cli.replay.arms import ORACLE, Connect, DirectArm, Progress, run_arm
+from forerun.cli.replay.arms import Connect, DirectArm, Progress, run_arm
 from forerun.cli.replay.foresight import Foresee, Foresight
-from forerun.cli.replay.platform_arm import Ledger, PlatformArm, train
-from forerun.cli.replay.scoring import Counts
+from forerun.cli.replay.platform_arm import Ledger, PlatformArm, PlatformRuns, train
 from forerun.cli.replay.toolserver import ToolServer, label_of
 from forerun.cli.replay.workload import Workload
 from forerun.cli.virtual import SERVICES, TENANT, VirtualPlatform
@@ -28,20 +27,9 @@ from forerun.client import AsyncClient, Mode
 from forerun.runtime.clock import LoopClock
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
-from forerun.v1 import ledger_pb2
 
 # The tool server has no socket here. The address is loopback so that no name has to be resolved.
 ADDRESS = "http://127.0.0.1:1"
-
-
-@dataclass(frozen=True, slots=True)
-class PlatformRuns:
-    """What an arm on the platform gave."""
-
-    runs: Sequence[SessionRun]
-    counts: Counts
-    lines: Sequence[ledger_pb2.LedgerLine] = field(default_factory=tuple)
-    trained_on: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +69,6 @@ class VirtualReplay:
         """An arm whose predictor is replaced by one that is told the future."""
         return self._on_platform(arm, foresee, None)
 
-    def oracle(self, foresee: Foresee) -> PlatformRuns:
-        """The arm with perfect prediction."""
-        return self.foreseen(ORACLE, foresee)
-
     def _on_platform(self, arm: str, foresee: Foresee | None, mode: Mode | None) -> PlatformRuns:
         with tempfile.TemporaryDirectory(prefix="forerun-replay-") as name:
             folder = Path(name)
@@ -98,6 +82,8 @@ class VirtualReplay:
                     clock=clock,
                     ids=ids,
                     http=self._transport(),
+                    # Nobody starts this predictor again: saving its models again and again would only take time.
+                    settings={"predictor": {"save_seconds": 3_600.0}},
                 )
                 async with _started(platform, self._foresight(platform, arm, foresee)):
                     return await self._sessions(platform, arm, foresee is None, mode)
@@ -123,7 +109,7 @@ class VirtualReplay:
         # What is owed to the ledger is written in order when the services stop.
         await platform.stop()
         await ledger.stop()
-        return PlatformRuns(runs, connect.counts, ledger.lines, trained_on)
+        return PlatformRuns(runs, connect.counts, tuple(ledger.lines), trained_on)
 
     async def _run(self, arm: str, connect: Connect) -> list[SessionRun]:
         return await run_arm(arm, self.workload.recordings, connect, at_once=self.at_once, progress=self.progress)
