@@ -10,13 +10,15 @@ from pathlib import Path
 
 from google.protobuf import json_format
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from forerun.core.contracts import Contract, ResourceTemplate, Scope, repeatable
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.policy import Policy, contract_message, policies_of, read_policy_file
 from forerun.runtime.settings import EXIT_FAILED
 from forerun.v1 import policy_pb2
+
+_PIPE_WIDTH = 200
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -45,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(_as_json(policies, unused)) + "\n")
     else:
-        _show(policies, unused, Console(highlight=False))
+        # A file or a pipe has no width of its own, and nobody wants broken lines in it.
+        width = None if sys.stdout.isatty() else _PIPE_WIDTH
+        _show(policies, unused, Console(highlight=False, width=width))
     return 0
 
 
@@ -83,7 +87,12 @@ def _as_json(policies: Iterable[Policy], unused: dict[str, list[str]]) -> dict[s
 def _show(policies: Iterable[Policy], unused: dict[str, list[str]], console: Console) -> None:
     for policy in policies:
         console.print(f"policy {policy.label}: mode {policy.mode.value}, hold-out {policy.hold_out:g}", markup=False)
-        table = Table("tool", "effect", "ahead", "repeatable", "reads", "writes", "oldest", "limit", "also", box=None)
+        table = Table(
+            *(Column(name, no_wrap=True) for name in ("tool", "effect", "ahead", "repeatable")),
+            *("reads", "writes", "oldest", "limit", "also"),
+            box=None,
+            pad_edge=False,
+        )
         for contract in _contracts(policy):
             table.add_row(
                 contract.tool,
