@@ -73,11 +73,12 @@ class RealReplay:
             served(self.tools.app) as address,
             httpx.AsyncClient(base_url=address, timeout=None) as client,
             self._platform(address, listens=foresee is None) as platform,
-            asyncio.TaskGroup() as tasks,
         ):
-            sequential = tasks.create_task(self._direct(SEQUENTIAL, client, parallel=False))
-            parallel = tasks.create_task(self._direct(PARALLEL, client, parallel=True))
-            forerun = tasks.create_task(self._on_platform(platform, arm, mode, foresee))
+            trained_on = 0 if foresee is not None else await self._train(platform)
+            async with asyncio.TaskGroup() as tasks:
+                sequential = tasks.create_task(self._direct(SEQUENTIAL, client, parallel=False))
+                parallel = tasks.create_task(self._direct(PARALLEL, client, parallel=True))
+                forerun = tasks.create_task(self._on_platform(platform, arm, mode, foresee, trained_on))
         return RealRuns(sequential.result(), parallel.result(), forerun.result())
 
     async def without(self, second: str) -> tuple[RealRuns, Sequence[SessionRun]]:
@@ -110,15 +111,12 @@ class RealReplay:
         )
 
     async def _on_platform(
-        self, platform: Platform, arm: str, mode: Mode | None, foresee: Foresee | None
+        self, platform: Platform, arm: str, mode: Mode | None, foresee: Foresee | None, trained_on: int = 0
     ) -> PlatformRuns:
         async with _bus(platform) as bus:
             ledger = Ledger(bus)
             await ledger.start()
-            trained_on = 0
-            if foresee is None:
-                trained_on = await self._train(platform)
-            else:
+            if foresee is not None:
                 labels = {label_of(arm, number): one for number, one in enumerate(self.workload.recordings)}
                 await Foresight(bus, labels, foresee).start()
             async with AsyncClient(platform.address, platform.token) as client:

@@ -22,8 +22,8 @@ from forerun.cli.replay.virtual_run import VirtualReplay
 from forerun.cli.replay.workload import Selection, Workload
 from forerun.client import Mode
 
-# Sessions of an arm at a time in real time: enough to be done soon, few enough for two cores not to matter.
-_REAL_AT_ONCE = 16
+# Sessions of an arm at a time in real time: enough to be done soon, few enough not to compete for two cores.
+_REAL_AT_ONCE = 8
 
 
 class Control(StrEnum):
