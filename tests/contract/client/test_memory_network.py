@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from forerun.client import AsyncClient, Call
@@ -16,6 +17,50 @@ from forerun.v1 import session_pb2_grpc
 from tests.integration.client.scripted import TOKEN, ScriptedServicer
 
 TARGET = "orchestrator:7400"
+
+
+def test_a_session_outlives_a_long_outage() -> None:
+    tries = 0
+
+    async def main(clock: LoopClock, ids: SeededIds) -> list[float]:
+        inbound = Inbound(authenticator=None, metrics=Metrics("orchestrator"), tracing=Tracing("test"))
+        fabric = MemoryFabric()
+        servicer = ScriptedServicer()
+        server = await MemoryNetwork(fabric, inbound, source="orchestrator").serve(
+            "orchestrator",
+            TARGET,
+            [lambda server: session_pb2_grpc.add_SessionServiceServicer_to_server(servicer, server)],
+            services=["forerun.v1.SessionService"],
+        )
+
+        class Counting(SeededIds):
+            def fraction(self) -> float:
+                nonlocal tries
+                tries += 1
+                return super().fraction()
+
+        network = MemoryNetwork(fabric, inbound, source="agent")
+        client = AsyncClient(token=TOKEN, channel=network.channel(TARGET), ids=Counting(1, clock))
+        times: list[float] = []
+        async with client, client.session("agent") as session:
+            fabric.refuse(TARGET)
+            fabric.drop(TARGET)
+            await asyncio.sleep(3_600)
+            # With nothing to say it stopped trying after a minute.
+            assert 30 < tries < 80
+            asked = asyncio.ensure_future(session.call_tool("echo", {"n": 1}))
+            await asyncio.sleep(20)
+            assert not asked.done()
+            fabric.heal(TARGET)
+            healed_at = clock.monotonic()
+            assert (await asked).json() == {"n": 1}
+            times.append(clock.monotonic() - healed_at)
+        await network.close()
+        await server.stop(0)
+        return times
+
+    (seconds,) = run_virtual(main)
+    assert seconds <= 2.0
 
 
 def run(seed: int) -> tuple[str, list[tuple[float, Any]], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import stat
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from rich.console import Console
 
 from forerun.cli.up import SERVICES, Platform
+from forerun.cli.up.live import show
 from forerun.client import AsyncClient, Call, NotAuthorized
 from forerun.runtime.errors import FailedPrecondition
 from tests.integration.up.processes import until_gone
@@ -85,6 +88,17 @@ async def test_the_switch(platform: Platform) -> None:
                         break
     code, output = await command(platform, "-m", "forerun.cli.main", "off", "--tenant", "another")
     assert code == 1 and "its own tenant" in output
+
+
+async def test_the_line_of_the_terminal(platform: Platform) -> None:
+    screen = io.StringIO()
+    line = asyncio.ensure_future(show(platform, Console(file=screen, force_terminal=True, width=200)))
+    async with asyncio.timeout(20):
+        while "hit rate" not in screen.getvalue():  # noqa: ASYNC110  (a screen gives no event)
+            await asyncio.sleep(0.05)
+    line.cancel()
+    await asyncio.wait([line])
+    assert "session" in screen.getvalue() and "(estimate)" in screen.getvalue()
 
 
 async def test_what_runs_where_is_written_down(platform: Platform) -> None:
