@@ -27,6 +27,7 @@ from forerun.sandbox.connectors.python import PythonConnector
 from forerun.sandbox.connectors.secrets import Secrets
 from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
 from forerun.sandbox.isolation.cgroups import detect
+from forerun.sandbox.isolation.gvisor import GvisorLevel
 from forerun.sandbox.isolation.levels import Ladder, probe
 from forerun.sandbox.isolation.process import ProcessLevel
 from forerun.sandbox.registry import Registry
@@ -37,12 +38,14 @@ from forerun.sandbox.tools import CommandEndpoint, HttpEndpoint, McpEndpoint, Py
 from forerun.sandbox.worker.engine import Engine
 from forerun.sandbox.worker.execution import Finished, Request, Sizes
 from forerun.sandbox.worker.slots import Priority, Slots
-from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import choose
+from forerun.sandbox.workspaces.workspace import WorkspaceLimits
 from forerun.v1 import sandbox_pb2, sandbox_pb2_grpc
 
 _SERVICE: Final = sandbox_pb2.DESCRIPTOR.services_by_name["SandboxService"].full_name
 _LOOK_SECONDS: Final = 1.0
+_SWEEP_SECONDS: Final = 600.0
 _CONNECTIONS: Final = 256
 _LIMITS: Final = {
     "LIMIT_MEMORY": "memory", "LIMIT_PIDS": "pids", "LIMIT_CPU": "cpu", "LIMIT_DISK": "disk", "LIMIT_OUTPUT": "output",
@@ -107,6 +110,7 @@ class _Room:
         workspaces = Workspaces(
             workspaces_dir, strategy,
             WorkspaceLimits(settings.workspace_max_entries, settings.workspace_max_bytes, settings.workspace_max_forks),
+            chassis.clock,
         )  # fmt: skip
         chassis.metrics.set(m.ISOLATION, 1.0, level=ladder.strongest.value)
         slots = Slots(
@@ -146,6 +150,7 @@ class _Room:
         await source.start()
         await registry.listed(settings.list_tools_seconds)
         self._tasks.every(_LOOK_SECONDS, source.look, name="policy-file")
+        self._tasks.every(_SWEEP_SECONDS, lambda: workspaces.sweep(settings.workspace_idle_seconds), name="sweep")
         self._tasks.spawn(self._report(), name="load-reports", critical=False)
 
     async def refuse(self, _grace_seconds: float) -> None:
@@ -247,7 +252,7 @@ def build(
 
 async def _probed() -> Ladder:
     cgroups = detect()
-    return await probe([BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
+    return await probe([GvisorLevel(), BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
 
 
 def _connecting() -> httpx.AsyncBaseTransport:

@@ -43,6 +43,8 @@ class SandboxSettings(ServiceSettings):
     """Content of one workspace."""
     workspace_max_forks: int = Field(default=64, ge=1, le=10_000)
     """Forks of one workspace at once; more than there are slots is not needed for long."""
+    workspace_idle_seconds: float = Field(default=24 * 3600.0, ge=60)
+    """A workspace that nobody used for so long is removed: its session ended without a word. Longer than any pause."""
     list_tools_seconds: float = Field(default=10.0, gt=0, le=60)
     """How long a start waits for MCP servers to list their tools. Those that come later are added when they come."""
     report_seconds: float = Field(default=1.0, gt=0, le=5)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from forerun.runtime.clock import SystemClock
 from forerun.sandbox.isolation.levels import LevelName
-from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
+from forerun.sandbox.workspaces.workspace import WorkspaceLimits
 from tests.integration.sandbox.conftest import LOUD
 from tests.integration.sandbox.test_commands import alive
 
@@ -60,7 +62,7 @@ async def test_a_killed_merge_is_whole_or_was_never_begun(strategy: Strategy, me
     finally:
         victim.kill()
         await victim.wait()
-    workspace = await Workspaces(tmp_path, strategy, WorkspaceLimits()).of("s", None)
+    workspace = await Workspaces(tmp_path, strategy, WorkspaceLimits(), SystemClock()).of("s", None)
     numbers = {path.read_text() for path in (tmp_path / "s" / "base").iterdir()}
     assert numbers == {str(workspace.version)}
     assert workspace.version >= merges

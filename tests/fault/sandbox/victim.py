@@ -4,14 +4,16 @@ import asyncio
 import sys
 from pathlib import Path
 
+from forerun.runtime.clock import SystemClock
 from forerun.sandbox.commands.runner import CommandPlan, CommandRunner
 from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
 from forerun.sandbox.isolation.launch import Bind, Overlay
 from forerun.sandbox.isolation.levels import LevelName, probe
 from forerun.sandbox.isolation.limits import CommandLimits
 from forerun.sandbox.isolation.process import ProcessLevel
-from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
+from forerun.sandbox.workspaces.workspace import WorkspaceLimits
 
 
 async def command(level: str, root: str, seconds: str) -> None:
@@ -27,7 +29,7 @@ async def command(level: str, root: str, seconds: str) -> None:
 
 
 async def merge(strategy: str, root: str, files: str) -> None:
-    workspace = await Workspaces(Path(root), Strategy(strategy), WorkspaceLimits()).of("s", None)
+    workspace = await Workspaces(Path(root), Strategy(strategy), WorkspaceLimits(), SystemClock()).of("s", None)
     for number in range(1, 100_000):
         await workspace.fork(f"f{number}")
         async with workspace.use(f"f{number}") as view:

@@ -8,6 +8,7 @@ import pytest
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
 from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
 from forerun.sandbox.isolation.cgroups import detect
+from forerun.sandbox.isolation.gvisor import GvisorLevel
 from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.isolation.levels import Ladder, LevelName, probe
 from forerun.sandbox.isolation.limits import CommandLimits
@@ -19,7 +20,7 @@ LOUD = "NO ISOLATION ON THIS MACHINE: bubblewrap cannot make namespaces here, so
 @pytest.fixture
 async def ladder() -> Ladder:
     cgroups = detect()
-    return await probe([BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
+    return await probe([GvisorLevel(), BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
 
 
 @pytest.fixture

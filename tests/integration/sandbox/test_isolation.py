@@ -123,7 +123,10 @@ async def test_python_and_its_output_repeat(sandboxed: Bench) -> None:
 
 
 async def test_the_ladder_is_reported_strongest_first(ladder: Ladder) -> None:
-    assert [level.name for level in ladder.levels] == [LevelName.BUBBLEWRAP, LevelName.PROCESS]
+    assert [level.name for level in ladder.levels] == [LevelName.GVISOR, LevelName.BUBBLEWRAP, LevelName.PROCESS]
+    assert not ladder.levels[0].available
+    with pytest.raises(FailedPrecondition, match="this release runs no commands in it"):
+        ladder.choose(LevelName.GVISOR)
     assert ladder.levels[-1].available
     assert "not: isolation of files, network" in ladder.levels[-1].gives
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from forerun.runtime.clock import SystemClock
 from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, NotFound, ResourceExhausted
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
 from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
-from forerun.sandbox.workspaces.store import Workspace, WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy, choose
 from forerun.sandbox.workspaces.trees import Budget, copy_tree, opened
+from forerun.sandbox.workspaces.workspace import Workspace, WorkspaceLimits
 from tests.integration.sandbox.conftest import LOUD
 
 # Every kind of change that a fork can make.
@@ -40,7 +42,7 @@ class World:
 
     def again(self, limits: WorkspaceLimits | None = None) -> Workspaces:
         """The workspaces as a new process finds them."""
-        return Workspaces(self.root / "workspaces", self.strategy, limits or WorkspaceLimits())
+        return Workspaces(self.root / "workspaces", self.strategy, limits or WorkspaceLimits(), SystemClock())
 
     async def workspace(self, seed: Path | None = None) -> Workspace:
         return await self.workspaces.of("s.1", seed)
@@ -218,7 +220,7 @@ async def test_a_merge_that_was_cut_off_is_finished(
 
 async def _whole(world: World, seed: Path) -> str:
     """Digest of a workspace in which the same merge went through."""
-    other = Workspaces(world.root / "others", world.strategy, WorkspaceLimits())
+    other = Workspaces(world.root / "others", world.strategy, WorkspaceLimits(), SystemClock())
     workspace = await other.of("x", seed)
     await workspace.fork("f")
     await world.run(workspace, "f", CHANGES)
@@ -260,6 +262,29 @@ async def test_closing_removes_everything(world: World, seed: Path) -> None:
     await world.workspaces.close("s.1")
     await world.workspaces.close("s.1")
     assert list((world.root / "workspaces").iterdir()) == []
+
+
+async def test_forgotten_workspaces_are_removed_and_used_ones_are_not(world: World, seed: Path) -> None:
+    now = 1_000_000.0
+
+    class Clock(SystemClock):
+        def now(self) -> float:
+            return now
+
+    (world.root / "workspaces" / "left-half-made").mkdir()
+    workspaces = Workspaces(world.root / "workspaces", world.strategy, WorkspaceLimits(), Clock())
+    idle, busy = await workspaces.of("idle", None), await workspaces.of("busy", None)
+    await idle.fork("f")
+    async with busy.read():
+        now += 100.0
+        await workspaces.of("fresh", None)
+        await workspaces.sweep(50.0)
+        assert sorted(os.listdir(world.root / "workspaces")) == ["busy", "fresh"]
+    assert workspaces.known("idle") is None
+    # What an earlier process has left is as old as its last merge.
+    again = Workspaces(world.root / "workspaces", world.strategy, WorkspaceLimits(), SystemClock())
+    await again.sweep(3600.0)
+    assert sorted(os.listdir(world.root / "workspaces")) == ["busy", "fresh"]
 
 
 async def test_the_strategy_is_found_by_trying(strong: Ladder, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from forerun.runtime.virtual import run_virtual
 from forerun.sandbox.connectors.port import Ended, ToolFault
 from forerun.sandbox.worker.execution import Request
 from forerun.sandbox.worker.slots import Priority
-from forerun.sandbox.workspaces.store import WorkspaceLimits, Workspaces
+from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
+from forerun.sandbox.workspaces.workspace import WorkspaceLimits
 from tests.unit.sandbox.fakes import Rig, Scripted, invocation, python_tool
 
 _AHEAD = Priority.SPECULATIVE
@@ -28,7 +29,7 @@ def run(scenario: Scenario, tmp_path: Path, connector: Scripted | None = None, *
     rigs: list[Rig] = []
 
     async def main(clock: LoopClock, _: SeededIds) -> None:
-        rig = Rig(clock, Workspaces(tmp_path, Strategy.COPY, WorkspaceLimits()), connector, **slots)
+        rig = Rig(clock, Workspaces(tmp_path, Strategy.COPY, WorkspaceLimits(), clock), connector, **slots)
         rigs.append(rig)
         await scenario(rig)
         assert rig.slots.taken(speculative=True) == rig.slots.taken(speculative=False) == rig.slots.waiting == 0
@@ -128,9 +129,11 @@ def test_the_queue_is_bounded_and_a_taken_back_wait_leaves_it(tmp_path: Path) ->
         end = await refused.end()
         assert end.fault is not None
         assert (end.ended, end.fault.reason, end.fault.not_started) == (Ended.REJECTED, ErrorReason.QUEUE_FULL, True)
-        rig.engine.cancel(waiting.id)
-        taken_back = await waiting.end()
-        assert taken_back.fault is not None and taken_back.fault.not_started
+        waiting.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting.task
+        taken_back = rig.ends[-1].fault
+        assert taken_back is not None and taken_back.not_started
         assert rig.slots.waiting == 0
         await asyncio.gather(*(call.end() for call in running))
         assert "waiting" not in rig.connector.started
@@ -230,7 +233,7 @@ def test_a_caller_who_hangs_up_stops_the_tool_before_it_is_gone(tmp_path: Path) 
 def test_a_call_that_is_taken_back_before_its_first_step_gives_its_slot_back(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         steps = rig.engine.execute(Request("e", invocation(speculative=True), _AHEAD))
-        rig.engine.cancel("e")
+        await rig.engine.close_session("s1")
         kinds = [type(step).__name__ async for step in steps]
         assert kinds == ["Finished"]
         assert rig.connector.started == []

@@ -21,7 +21,8 @@ from forerun.sandbox.isolation.launch import SetupFailed
 from forerun.sandbox.isolation.levels import Ladder
 from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
 from forerun.sandbox.tools import CommandEndpoint
-from forerun.sandbox.workspaces.store import View, Workspace, Workspaces
+from forerun.sandbox.workspaces.store import Workspaces
+from forerun.sandbox.workspaces.workspace import View, Workspace
 
 _LONGEST_SECONDS: Final = 24 * 3600.0
 

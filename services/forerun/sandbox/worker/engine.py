@@ -20,7 +20,8 @@ from forerun.sandbox.connectors.port import Connector, Ended, Result, ToolFault
 from forerun.sandbox.tools import Endpoint
 from forerun.sandbox.worker.execution import Execution, Finished, Request, Sizes, Started, Step
 from forerun.sandbox.worker.slots import Priority, Slots
-from forerun.sandbox.workspaces.store import Workspace, Workspaces
+from forerun.sandbox.workspaces.store import Workspaces
+from forerun.sandbox.workspaces.workspace import Workspace
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -84,11 +85,6 @@ class Engine:
         if execution is None or execution.seat is None or not execution.promote(self._slots, timeout_seconds):
             raise NotFound(ErrorReason.NOT_FOUND, "this execution does not run here any more")
         return self._clock.monotonic() - execution.started_at
-
-    def cancel(self, execution_id: str) -> None:
-        """Stops an execution. Idempotent; an unknown one is fine."""
-        if (execution := self._running.get(execution_id)) is not None:
-            execution.cancel()
 
     async def merge(self, session: str, fork: str) -> int:
         """Merges a fork; the workspace's new version.

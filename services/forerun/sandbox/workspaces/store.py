@@ -13,309 +13,12 @@ is told NOT_FOUND and asks again; what was not merged never shows up later.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
 
-from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, NotFound, ResourceExhausted
-from forerun.runtime.subjects import token
-from forerun.sandbox.completion import to_the_end
-from forerun.sandbox.isolation.launch import Bind, Overlay
-from forerun.sandbox.workspaces import merging
+from forerun.runtime.clock import Clock
+from forerun.sandbox.workspaces.disk import file_name, in_thread, remove
 from forerun.sandbox.workspaces.strategy import Strategy
-from forerun.sandbox.workspaces.trees import Budget, copy_tree, measure, opened, remove_entry
-
-_T = TypeVar("_T")
-
-_REMEMBERED_MERGES: Final = 4096
-_MOST_NAME_BYTES: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspaceLimits:
-    """Bounds of one workspace.
-
-    Attributes:
-        entries: Files, directories and links.
-        content_bytes: Bytes of file content.
-        forks: Forks at once.
-    """
-
-    entries: int = 200_000
-    content_bytes: int = 4 * 1024**3
-    forks: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A workspace as one command sees it.
-
-    Attributes:
-        mount: What becomes its `/workspace`.
-        watched: Host directories whose content is growth.
-    """
-
-    mount: Bind | Overlay
-    watched: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Fork:
-    directory: Path
-    base_version: int
-    busy: int = 0
-
-
-class Workspace:
-    """The workspace of one session.
-
-    Attributes:
-        version: Number of merges so far.
-    """
-
-    def __init__(self, directory: Path, strategy: Strategy, limits: WorkspaceLimits) -> None:
-        self._directory = directory
-        self._strategy = strategy
-        self._limits = limits
-        self._forks: dict[str, _Fork] = {}
-        self._merged: dict[str, int] = {}
-        self._throwaways = 0
-        self._lock = asyncio.Lock()
-        self._writing = asyncio.Lock()
-        self.version = 0
-
-    async def open(self, seed: Path | None) -> None:
-        """Makes the workspace, or takes it over from an earlier process, finishing its last merge.
-
-        Raises:
-            ResourceExhausted: The seed is larger than a workspace may be.
-            FailedPrecondition: The seed is not a readable directory.
-        """
-        async with self._lock:
-            await _in_thread(self._open, seed)
-
-    async def fork(self, fork: str) -> None:
-        """Makes a fork of the present content. Idempotent by id, as long as the fork is there.
-
-        Raises:
-            ResourceExhausted: The session has its number of forks.
-            Aborted: A fork of this id was merged already.
-        """
-        async with self._lock:
-            await self._settled()
-            if fork in self._forks:
-                return
-            if fork in self._merged:
-                raise Aborted(ErrorReason.STATE_CONFLICT, "this fork was merged already; a new one needs a new id")
-            if len(self._forks) >= self._limits.forks:
-                raise ResourceExhausted(
-                    ErrorReason.LIMIT_DISK,
-                    f"the session has {len(self._forks)} forks; see workspace_max_forks of the sandbox's settings",
-                )
-            made = _Fork(self._directory / "forks" / _file_name(fork), self.version)
-            await _in_thread(self._make_fork, made.directory)
-            self._forks[fork] = made
-
-    @asynccontextmanager
-    async def use(self, fork: str) -> AsyncIterator[View]:
-        """The view of a command that runs in a fork. A fork in use is neither merged nor dropped.
-
-        Raises:
-            NotFound: There is no such fork.
-        """
-        used = self._found(fork)
-        used.busy += 1
-        try:
-            yield self._view(used.directory)
-        finally:
-            used.busy -= 1
-
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[View]:
-        """The view of a command that only reads.
-
-        What it writes all the same is thrown away where the strategy is overlay; otherwise the kernel refuses it, or,
-        at level `process`, it stays.
-        """
-        if self._strategy is not Strategy.OVERLAY:
-            yield View(Bind(str(self._directory / "base"), read_only=True), ())
-            return
-        self._throwaways += 1
-        # Ids of forks never start with a dot, so a throwaway fork never meets one of theirs.
-        directory = self._directory / "forks" / f".read-{self._throwaways}"
-        self._make_fork(directory)
-        try:
-            yield self._view(directory)
-        finally:
-            await self._throw_away(directory)
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[None]:
-        """Held by calls that fork, write and merge: one after the other, so that none meets a conflict."""
-        async with self._writing:
-            yield
-
-    async def merge(self, fork: str) -> int:
-        """Makes a fork's content the workspace's; the new version. Idempotent by id.
-
-        Raises:
-            NotFound: There is no such fork.
-            Aborted: The workspace has changed since the fork was made; the fork is untouched.
-            FailedPrecondition: A command still runs in the fork.
-            ResourceExhausted: The workspace would grow beyond its bounds; the fork is untouched.
-        """
-        async with self._lock:
-            await self._settled()
-            if (version := self._merged.get(fork)) is not None:
-                self._forks.pop(fork, None)
-                return version
-            found = self._found(fork)
-            if found.busy:
-                raise FailedPrecondition(ErrorReason.STATE_CONFLICT, "a command still runs in this fork")
-            if found.base_version != self.version:
-                raise Aborted(
-                    ErrorReason.MERGE_CONFLICT,
-                    "the workspace has changed since this fork was made; run the action again on the present content",
-                    metadata={"fork_version": str(found.base_version), "workspace_version": str(self.version)},
-                )
-            await _in_thread(self._merge, fork, found.directory)
-            del self._forks[fork]
-            return self.version
-
-    async def drop(self, fork: str) -> None:
-        """Throws a fork away. Idempotent; an unknown fork is fine.
-
-        Raises:
-            FailedPrecondition: A command still runs in the fork.
-        """
-        async with self._lock:
-            found = self._forks.get(fork)
-            if found is None:
-                return
-            if found.busy:
-                raise FailedPrecondition(ErrorReason.STATE_CONFLICT, "a command still runs in this fork")
-            del self._forks[fork]
-            await self._throw_away(found.directory)
-
-    def holds(self, fork: str) -> bool:
-        """True while the fork can be merged or dropped."""
-        return fork in self._forks
-
-    async def _settled(self) -> None:
-        """Finishes a merge that an error of the disk has stopped half-way, before anything else is done."""
-        await _in_thread(self._finish_merge)
-
-    def _found(self, fork: str) -> _Fork:
-        found = self._forks.get(fork)
-        if found is None:
-            raise NotFound(ErrorReason.SNAPSHOT_NOT_FOUND, "no such fork; it was dropped, or the worker has restarted")
-        return found
-
-    def _view(self, directory: Path) -> View:
-        if self._strategy is Strategy.OVERLAY:
-            upper = str(directory / "upper")
-            return View(Overlay(str(self._directory / "base"), upper, str(directory / "work")), (upper,))
-        tree = str(directory / "tree")
-        return View(Bind(tree), (tree,))
-
-    def _open(self, seed: Path | None) -> None:
-        for part in ("forks", "trash"):
-            (self._directory / part).mkdir(mode=0o700, parents=True, exist_ok=True)
-        state_file = self._directory / "state.json"
-        if not state_file.exists():
-            with opened(str(self._directory)) as root:
-                remove_entry(root, "base")  # a seeding that was cut off
-            self._seed(seed)
-            self._save()
-        else:
-            state: dict[str, object] = json.loads(state_file.read_text())
-            version, merged = state["version"], state["merged"]
-            if not isinstance(version, int) or not isinstance(merged, Mapping):
-                raise FailedPrecondition(ErrorReason.STORAGE_UNAVAILABLE, "the workspace's state file is damaged")
-            self.version, self._merged = version, {str(fork): int(at) for fork, at in merged.items()}
-        self._finish_merge()
-        with opened(str(self._directory)) as root:
-            for part in ("forks", "trash"):
-                remove_entry(root, part)
-                os.mkdir(part, 0o700, dir_fd=root)
-
-    def _seed(self, seed: Path | None) -> None:
-        base = self._directory / "base"
-        base.mkdir(mode=0o755)
-        if seed is None:
-            return
-        budget = Budget(self._limits.entries, self._limits.content_bytes)
-        try:
-            with opened(str(seed)) as source, opened(str(base)) as target:
-                copy_tree(source, target, budget, clone=self._strategy is not Strategy.COPY)
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise FailedPrecondition(
-                ErrorReason.SETTING_INVALID, "workspace_seed does not name a readable directory of this worker"
-            ) from error
-
-    def _make_fork(self, directory: Path) -> None:
-        directory.mkdir(mode=0o700)
-        if self._strategy is Strategy.OVERLAY:
-            (directory / "upper").mkdir(mode=0o755)
-            (directory / "work").mkdir(mode=0o700)
-            return
-        tree = directory / "tree"
-        tree.mkdir(mode=0o755)
-        budget = Budget(self._limits.entries, self._limits.content_bytes)
-        with opened(str(self._directory / "base")) as source, opened(str(tree)) as target:
-            copy_tree(source, target, budget, clone=self._strategy is Strategy.REFLINK)
-
-    def _finish_merge(self) -> None:
-        """Applies the rest of a merge that was begun, if there is one."""
-        journal = self._directory / "merging.json"
-        if not journal.exists():
-            return
-        fork = json.loads(journal.read_text())["fork"]
-        if fork not in self._merged:
-            self._apply(self._directory / "forks" / _file_name(fork))
-            self._committed(fork)
-        journal.unlink()
-        with opened(str(self._directory)) as root, opened("trash", within=root) as trash:
-            for name in os.listdir(trash):
-                remove_entry(trash, name)
-
-    def _merge(self, fork: str, directory: Path) -> None:
-        budget = Budget(self._limits.entries, self._limits.content_bytes)
-        changed = directory / ("upper" if self._strategy is Strategy.OVERLAY else "tree")
-        with opened(str(changed)) as content:
-            measure(content, budget)
-        _write(self._directory / "merging.json", {"fork": fork})
-        self._finish_merge()
-
-    def _apply(self, directory: Path) -> None:
-        with (
-            opened(str(self._directory)) as root,
-            opened(str(directory)) as fork,
-            opened("trash", within=root) as trash,
-        ):
-            if self._strategy is Strategy.OVERLAY:
-                with opened("upper", within=fork) as upper, opened("base", within=root) as base:
-                    merging.apply_overlay(upper, base, trash)
-            else:
-                merging.swap_tree(fork, root, trash)
-            merging.throw_away(root, "forks", directory.name, trash)
-
-    def _committed(self, fork: str) -> None:
-        self.version += 1
-        self._merged[fork] = self.version
-        while len(self._merged) > _REMEMBERED_MERGES:
-            del self._merged[next(iter(self._merged))]
-        self._save()
-
-    def _save(self) -> None:
-        _write(self._directory / "state.json", {"version": self.version, "merged": self._merged})
-
-    async def _throw_away(self, directory: Path) -> None:
-        await _in_thread(_remove, directory)
+from forerun.sandbox.workspaces.workspace import Workspace, WorkspaceLimits
 
 
 class Workspaces:
@@ -325,11 +28,14 @@ class Workspaces:
         root: Directory for all of them, for this worker only.
         strategy: How they fork.
         limits: Bounds of each.
+        clock: For the age of what nobody uses any more.
     """
 
-    def __init__(self, root: Path, strategy: Strategy, limits: WorkspaceLimits) -> None:
+    def __init__(self, root: Path, strategy: Strategy, limits: WorkspaceLimits, clock: Clock) -> None:
+        self._clock = clock
         self._root = root
         self._limits = limits
+        self._used_at: dict[str, float] = {}
         self._open: dict[str, asyncio.Future[Workspace]] = {}
         self.strategy = strategy
 
@@ -340,6 +46,7 @@ class Workspaces:
             ResourceExhausted: The seed is larger than a workspace may be.
             FailedPrecondition: The seed is not a readable directory.
         """
+        self._used_at[session] = self._clock.now()
         if session not in self._open:
             self._open[session] = asyncio.ensure_future(self._opened(session, seed))
         opening = self._open[session]
@@ -356,42 +63,29 @@ class Workspaces:
 
     async def close(self, session: str) -> None:
         """Removes a session's workspace with all forks. Idempotent. Its commands must have ended."""
+        self._used_at.pop(session, None)
         opening = self._open.pop(session, None)
         if opening is not None:
             await asyncio.wait([opening])
-        await _in_thread(_remove, self._root / _file_name(session))
+        await in_thread(remove, self._root / file_name(session))
+
+    async def sweep(self, idle_seconds: float) -> None:
+        """Removes workspaces that nobody used for so long, also those that an earlier process has left."""
+        oldest = self._clock.now() - idle_seconds
+        for session, used_at in list(self._used_at.items()):
+            if used_at < oldest and not await self._busy(session):
+                await self.close(session)
+        open_names = {file_name(session) for session in self._open}
+        for directory in await in_thread(lambda: sorted(self._root.iterdir())):
+            state = directory / "state.json"
+            if directory.name not in open_names and (not state.exists() or state.stat().st_mtime < oldest):
+                await in_thread(remove, directory)
+
+    async def _busy(self, session: str) -> bool:
+        opening = self._open.get(session)
+        return opening is not None and (not opening.done() or opening.result().busy)
 
     async def _opened(self, session: str, seed: Path | None) -> Workspace:
-        workspace = Workspace(self._root / _file_name(session), self.strategy, self._limits)
+        workspace = Workspace(self._root / file_name(session), self.strategy, self._limits)
         await workspace.open(seed)
         return workspace
-
-
-def _file_name(identifier: str) -> str:
-    name = token(identifier)
-    if len(name) > _MOST_NAME_BYTES:
-        raise FailedPrecondition(
-            ErrorReason.ARGUMENT_INVALID, f"ids of sessions and forks are at most {_MOST_NAME_BYTES} bytes"
-        )
-    return name
-
-
-def _remove(directory: Path) -> None:
-    if directory.parent.exists():
-        with opened(str(directory.parent)) as parent:
-            remove_entry(parent, directory.name)
-
-
-def _write(path: Path, content: object) -> None:
-    """Replaces a file in one step, and has it on disk before what follows."""
-    temporary = path.with_suffix(".new")
-    with temporary.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-async def _in_thread(work: Callable[..., _T], *arguments: object) -> _T:
-    """Runs file work outside the event loop, to its end: half a merge is worse than a late cancellation."""
-    return await to_the_end(asyncio.to_thread(work, *arguments))

@@ -1,0 +1,49 @@
+"""Small file work of workspaces: names, whole replacements, removal, and doing it beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from forerun.runtime.errors import ErrorReason, FailedPrecondition
+from forerun.runtime.subjects import token
+from forerun.sandbox.completion import to_the_end
+from forerun.sandbox.workspaces.trees import opened, remove_entry
+
+_T = TypeVar("_T")
+
+_MOST_NAME_BYTES: Final = 200
+
+
+def file_name(identifier: str) -> str:
+    name = token(identifier)
+    if len(name) > _MOST_NAME_BYTES:
+        raise FailedPrecondition(
+            ErrorReason.ARGUMENT_INVALID, f"ids of sessions and forks are at most {_MOST_NAME_BYTES} bytes"
+        )
+    return name
+
+
+def remove(directory: Path) -> None:
+    if directory.parent.exists():
+        with opened(str(directory.parent)) as parent:
+            remove_entry(parent, directory.name)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replaces a file in one step, and has it on disk before what follows."""
+    temporary = path.with_suffix(".new")
+    with temporary.open("w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+async def in_thread(work: Callable[..., _T], *arguments: object) -> _T:
+    """Runs file work outside the event loop, to its end: half a merge is worse than a late cancellation."""
+    return await to_the_end(asyncio.to_thread(work, *arguments))
