@@ -15,6 +15,7 @@ from mcp.types import TextContent
 
 from forerun.cli.demo.agents import coding, research
 from forerun.cli.demo.draws import KIND_OF_TOOL, Draws
+from forerun.cli.demo.runs import Run
 from forerun.cli.demo.toolbench import make_project, policy_text, toolbench
 from forerun.cli.demo.tools.log import executions
 from forerun.core.outcomes import Mode
@@ -37,7 +38,8 @@ def test_the_policy_file_is_one_and_covers_every_tool_of_the_agents(tmp_path: Pa
     contracts = {contract.tool for contract in parsed.policies[0].tools}
     served = {tool.name for server in parsed.servers for tool in server.tools}
     assert contracts == served == {*research.TOOLS, *coding.TOOLS} == set(KIND_OF_TOOL)
-    assert list(parsed.policies[0].agents) == [research.AGENT, coding.AGENT]
+    names = [run.agent(agent) for run in (Run.FORERUN, Run.PARALLEL) for agent in (research.AGENT, coding.AGENT)]
+    assert list(parsed.policies[0].agents) == names
     (decided,) = policies_of(parsed).items
     assert (decided.mode, decided.hold_out) == (Mode.EXACT, 0.0)
     assert parsed.servers[2].workspace_seed == str(tmp_path / 'a "folder"')

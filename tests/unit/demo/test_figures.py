@@ -1,6 +1,7 @@
 """Figures: differences are counted byte for byte, shares have the right denominators."""
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -69,7 +70,13 @@ def make(forerun_value: Observation = TWO) -> tuple[dict[Run, list[SessionRecord
             record(Run.FORERUN, ONE, session="K01", agent="coding", counts=coding),
         ],
     }
-    return records, [Execution("forerun.R01", "fetch")] * 6
+    asked = Call("related", {"ticket": "R01", "id": "SUP-01"})
+    for run in (Run.PARALLEL, Run.SEQUENTIAL):
+        step = records[run][0].steps[0]
+        records[run][0] = replace(records[run][0], steps=[replace(step, calls=[asked, *step.calls[1:]])])
+    desk = [Execution("forerun.R01", "fetch")] * 5 + [Execution("parallel.R01", "fetch")] * 4
+    # Two look-ups of the baselines and one of Forerun: the graph server knows the ticket only.
+    return records, desk + [Execution("R01", "related")] * 3
 
 
 def test_the_machine_readable_form_has_the_agreed_names_and_values() -> None:
@@ -151,9 +158,9 @@ def test_the_timeline_says_which_seconds_were_hidden_and_how() -> None:
     assert "[why]?" in out.getvalue()
 
 
-def test_progress_is_told_by_the_quarter() -> None:
+def test_progress_is_told_by_the_eighth() -> None:
     console, out = printed()
-    progress = Progress(console)
+    progress = Progress(console, "warm-up")
     for ended in range(1, 25):
-        progress(Run.FORERUN, ended, 24)
-    assert out.getvalue().splitlines() == [f"forerun: {ended} of 24 sessions" for ended in (6, 12, 18, 24)]
+        progress(ended, 24)
+    assert out.getvalue().splitlines() == [f"warm-up: {ended} of 24 sessions" for ended in range(3, 25, 3)]

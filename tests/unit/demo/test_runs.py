@@ -47,7 +47,7 @@ class PlatformDouble:
 
     def __init__(self) -> None:
         self.told: dict[str, list[tuple[str, ...]]] = {}
-        self.modes: dict[str, bool] = {}
+        self.modes: dict[str, tuple[str, bool]] = {}
         self.open = 0
         self.most_open = 0
 
@@ -55,16 +55,16 @@ class PlatformDouble:
     async def session(
         self, label: str, *, agent: str, tools: Sequence[str], speculate: bool
     ) -> AsyncIterator[SessionDouble]:
-        assert (agent, tools) == ("research", research.TOOLS)
-        self.modes[label] = speculate
+        assert tools == research.TOOLS
+        self.modes[label] = (agent, speculate)
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         yield SessionDouble(self.told.setdefault(label, []))
         self.open -= 1
 
 
-def runner(platform: PlatformDouble, concurrency: int = 3) -> tuple[Runner, list[tuple[Run, int, int]]]:
-    progress: list[tuple[Run, int, int]] = []
+def runner(platform: PlatformDouble, concurrency: int = 3) -> tuple[Runner, list[tuple[int, int]]]:
+    progress: list[tuple[int, int]] = []
 
     def script_of(task: Task) -> Script:
         return research.script(task, SEED, LIBRARY.documents[task.subject].kind)
@@ -75,7 +75,7 @@ def runner(platform: PlatformDouble, concurrency: int = 3) -> tuple[Runner, list
         script_of=script_of,
         tools_of=lambda agent: research.TOOLS,
         concurrency=concurrency,
-        progress=lambda run, ended, total: progress.append((run, ended, total)),
+        progress=lambda ended, total: progress.append((ended, total)),
     )
     return made, progress
 
@@ -83,8 +83,8 @@ def runner(platform: PlatformDouble, concurrency: int = 3) -> tuple[Runner, list
 def test_sequential_asks_for_one_call_at_a_time_and_sees_the_same() -> None:
     platform = PlatformDouble()
     made, _ = runner(platform)
-    parallel = run_virtual(lambda clock, ids: made.run(Run.PARALLEL, TASKS))
-    sequential = run_virtual(lambda clock, ids: made.run(Run.SEQUENTIAL, TASKS))
+    parallel = run_virtual(lambda clock, ids: made.run([(Run.PARALLEL, task) for task in TASKS]))
+    sequential = run_virtual(lambda clock, ids: made.run([(Run.SEQUENTIAL, task) for task in TASKS]))
     for task in TASKS:
         alone = [entry for entry in platform.told[f"sequential.{task.session}"] if entry[0] == "calls"]
         together = [entry for entry in platform.told[f"parallel.{task.session}"] if entry[0] == "calls"]
@@ -93,27 +93,22 @@ def test_sequential_asks_for_one_call_at_a_time_and_sees_the_same() -> None:
     assert diverged(sequential, parallel) == 0
 
 
-def test_only_the_warm_up_and_forerun_may_run_ahead() -> None:
+def test_only_the_warm_up_and_forerun_may_run_ahead_and_baselines_teach_another_agent() -> None:
     platform = PlatformDouble()
     made, _ = runner(platform)
-
-    async def all_runs() -> None:
-        for run in Run:
-            await made.run(run, TASKS[:1])
-
-    run_virtual(lambda clock, ids: all_runs())
+    run_virtual(lambda clock, ids: made.run([(run, TASKS[0]) for run in Run]))
     assert platform.modes == {
-        "warm-up.R01": True,
-        "forerun.R01": True,
-        "parallel.R01": False,
-        "sequential.R01": False,
+        "warm-up.R01": ("research", True),
+        "forerun.R01": ("research", True),
+        "parallel.R01": ("research-baseline", False),
+        "sequential.R01": ("research-baseline", False),
     }
 
 
 def test_a_session_takes_its_drawn_model_times_and_its_tools() -> None:
     platform = PlatformDouble()
     made, _ = runner(platform)
-    (record,) = run_virtual(lambda clock, ids: made.run(Run.PARALLEL, TASKS[:1]))
+    (record,) = run_virtual(lambda clock, ids: made.run([(Run.PARALLEL, TASKS[0])]))
     draws = Draws(SEED, 1.0)
     steps = range(1, len(record.steps) + 1)
     expected = [draws.model_seconds(record.task.model, record.task.session, step) for step in steps]
@@ -125,7 +120,7 @@ def test_a_session_takes_its_drawn_model_times_and_its_tools() -> None:
 def test_concurrency_is_bounded_and_records_keep_the_order_of_the_tasks() -> None:
     platform = PlatformDouble()
     made, progress = runner(platform, concurrency=3)
-    records = run_virtual(lambda clock, ids: made.run(Run.FORERUN, TASKS))
+    records = run_virtual(lambda clock, ids: made.run([(Run.FORERUN, task) for task in TASKS]))
     assert platform.most_open == 3
     assert [record.task for record in records] == TASKS
-    assert progress == [(Run.FORERUN, ended, 6) for ended in range(1, 7)]
+    assert progress == [(ended, 6) for ended in range(1, 7)]

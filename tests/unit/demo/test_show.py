@@ -2,14 +2,15 @@
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from forerun.cli.demo.draws import Draws
-from forerun.cli.demo.runs import Run
-from forerun.cli.demo.show import FAST, PLAIN, Show, Size
+from forerun.cli.demo.runs import Progress, Run
+from forerun.cli.demo.show import FAST, PLAIN, Show, Size, interleaved
 from forerun.runtime.virtual import run_virtual
 from tests.unit.demo.test_runs import PlatformDouble, SessionDouble
 
@@ -43,16 +44,31 @@ def test_no_scored_task_is_learned_from(size: Size, seed: int) -> None:
     assert not learned & scored
 
 
-def test_forerun_runs_before_the_baselines_and_its_executions_alone_are_counted(tmp_path: Path) -> None:
+def test_every_task_is_in_every_run_side_by_side_and_no_run_is_always_first() -> None:
+    tasks = Show(draws=Draws(1, 1.0), size=FAST).scored
+    planned = interleaved(tasks)
+    runs = (Run.FORERUN, Run.PARALLEL, Run.SEQUENTIAL)
+    assert Counter((run, task.session) for run, task in planned) == Counter(
+        (run, task.session) for task in tasks for run in runs
+    )
+    assert [task for _, task in planned[::3]] == tasks
+    first = Counter(run for run, _ in planned[::3])
+    assert set(first.values()) == {len(tasks) // 3}
+
+
+def test_the_warm_up_is_not_scored_and_its_executions_are_not_counted(tmp_path: Path) -> None:
     platform = LoggingPlatform(tmp_path / "log")
     size = Size(research_warm_up=2, coding_warm_up=0, scored=3, concurrency=2)
     show = Show(draws=Draws(1, 1.0), size=size)
     show.scored = [task for task in show.scored if task.agent == "research"]
-    shown = run_virtual(
-        lambda clock, ids: show.run(platform, log_file=tmp_path / "log", progress=lambda run, ended, total: None)
-    )
-    runs = [label.rpartition(".")[0] for label in platform.labels]
-    assert list(dict.fromkeys(runs)) == ["warm-up", "forerun", "parallel", "sequential"]
-    assert [one.session for one in shown.logged] == [f"forerun.{task.session}" for task in show.scored]
+    phases: list[tuple[str, int, int]] = []
+
+    def progress(phase: str) -> Progress:
+        return lambda ended, total: phases.append((phase, ended, total))
+
+    shown = run_virtual(lambda clock, ids: show.run(platform, log_file=tmp_path / "log", progress=progress))
+    assert [label.rpartition(".")[0] for label in platform.labels[:2]] == ["warm-up", "warm-up"]
+    assert sorted(one.session for one in shown.logged) == sorted(platform.labels[2:])
     sessions = {run: [record.task for record in records] for run, records in shown.records.items()}
     assert sessions == dict.fromkeys((Run.FORERUN, Run.PARALLEL, Run.SEQUENTIAL), show.scored)
+    assert [(ended, total) for _, ended, total in phases] == [(1, 2), (2, 2), *((n, 9) for n in range(1, 10))]

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -82,7 +83,7 @@ async def _demo(args: argparse.Namespace, data: Path, people: Console, errors: C
         )
         async with host as platform:
             shown = await Show(draws=draws, size=size).run(
-                ClientPlatform(platform.client), log_file=tools.log_file, progress=Progress(errors)
+                ClientPlatform(platform.client), log_file=tools.log_file, progress=partial(Progress, errors)
             )
             made = figures(shown.records, shown.logged, await platform.surroundings())
     print_table(people, made)

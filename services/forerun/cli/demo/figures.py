@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from forerun.cli.demo.agents import research
 from forerun.cli.demo.agents.script import Observation
+from forerun.cli.demo.draws import KIND_OF_TOOL, Kind
 from forerun.cli.demo.runs import Counts, Run, Served, SessionRecord
 from forerun.cli.demo.tools.log import Execution
 
@@ -129,7 +130,7 @@ def figures(
 
     Args:
         records: The sessions of the sequential, the parallel and the Forerun run.
-        logged: What the tools themselves recorded while the Forerun run was on.
+        logged: What the tools themselves recorded while the scored runs were on.
         surroundings: What it ran on.
     """
     forerun = records[Run.FORERUN]
@@ -140,7 +141,7 @@ def figures(
         parallel_seconds=_seconds(records[Run.PARALLEL]),
         forerun_seconds=_seconds(forerun),
         counts=sum((record.counts for record in forerun), Counts()),
-        executions=executions(forerun, logged),
+        executions=executions(records, logged),
         served=Counter(answer.served for answer in answers),
         hidden_seconds=sum(answer.hidden_seconds for answer in answers),
         parallel_diverged=diverged(sequential, records[Run.PARALLEL]),
@@ -151,15 +152,26 @@ def figures(
     )
 
 
-def executions(forerun: Iterable[SessionRecord], logged: Iterable[Execution]) -> int:
+def executions(records: Mapping[Run, Sequence[SessionRecord]], logged: Iterable[Execution]) -> int:
     """Tool executions of the Forerun run: of servers by their own log, of commands by the platform's count.
 
     A command runs where it can write nothing but its workspace, and a discarded one takes that with it; so it cannot
-    keep a log, and the worker's count is taken.
+    keep a log, and the worker's count is taken. The graph server is told a ticket, which all runs share; nothing runs
+    ahead in the baselines, so what they asked of it they executed, and the rest of its log is Forerun's.
     """
-    own = sum(1 for _ in logged)
+    forerun = records[Run.FORERUN]
     commands = sum(record.counts.executions for record in forerun if record.task.agent != research.AGENT)
-    return own + commands
+    logged = list(logged)
+    by_label = sum(one.session.startswith(f"{Run.FORERUN.value}.") for one in logged)
+    by_ticket = sum("." not in one.session for one in logged)
+    of_baselines = sum(
+        KIND_OF_TOOL[call.tool] is Kind.MCP
+        for run in (Run.PARALLEL, Run.SEQUENTIAL)
+        for record in records[run]
+        for step in record.steps
+        for call in step.calls
+    )
+    return commands + by_label + by_ticket - of_baselines
 
 
 def _seconds(records: Iterable[SessionRecord]) -> float:

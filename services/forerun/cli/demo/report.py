@@ -8,7 +8,7 @@ from rich.text import Text
 
 from forerun.cli.demo.draws import Kind
 from forerun.cli.demo.figures import OUTCOMES, Figures
-from forerun.cli.demo.runs import Answer, Run, Served, SessionRecord, Step
+from forerun.cli.demo.runs import Answer, Served, SessionRecord, Step
 
 _WIDTH = 60
 _HOW = {
@@ -118,15 +118,21 @@ def _line(number: int, tool: str, answer: Answer) -> str:
 
 
 class Progress:
-    """Tells on the error stream how far the demo is: a line for each quarter of a run."""
+    """Tells how far a phase of the demo is: a line for each eighth of its sessions.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: Where to.
+        phase: The phase's name.
+    """
+
+    def __init__(self, console: Console, phase: str) -> None:
         self._console = console
-        self._told: dict[Run, int] = {}
+        self._phase = phase
+        self._told = 0
 
-    def __call__(self, run: Run, ended: int, total: int) -> None:
+    def __call__(self, ended: int, total: int) -> None:
         """A session has ended."""
-        quarter = 4 * ended // total
-        if quarter > self._told.get(run, 0):
-            self._told[run] = quarter
-            self._console.print(f"{run.value}: {ended} of {total} sessions", highlight=False)
+        eighth = 8 * ended // total
+        if eighth > self._told:
+            self._told = eighth
+            self._console.print(f"{self._phase}: {ended} of {total} sessions", highlight=False)

@@ -3,6 +3,9 @@
 All three go through the same platform, so that isolation and the price of the way to a tool are the same. Sequential
 and parallel open their sessions with mode off: nothing is predicted, remembered or executed ahead. Sequential asks for
 one call at a time; parallel asks for all calls of a message at once, and the platform runs them in order-safe parallel.
+
+The runs are interleaved, so that whatever else the machine does meets all of them alike. A baseline's sessions belong
+to an agent of their own: the predictor learns for each agent apart, so it learns nothing about a scored task from them.
 """
 
 import asyncio
@@ -15,9 +18,11 @@ from typing import Protocol
 from forerun.cli.demo.agents.script import Call, Observation, Script, Task
 from forerun.cli.demo.draws import Draws
 
+BASELINE_SUFFIX = "-baseline"
+
 
 class Run(StrEnum):
-    """One pass over tasks. The value is the first part of a session's label."""
+    """One way to run a task. The value is the first part of a session's label."""
 
     WARM_UP = "warm-up"
     FORERUN = "forerun"
@@ -28,6 +33,10 @@ class Run(StrEnum):
     def speculates(self) -> bool:
         """True where the platform may run ahead. In the warm-up it mostly learns."""
         return self in (Run.WARM_UP, Run.FORERUN)
+
+    def agent(self, name: str) -> str:
+        """The name under which an agent's sessions of this run are opened."""
+        return name if self.speculates else f"{name}{BASELINE_SUFFIX}"
 
 
 class Served(StrEnum):
@@ -172,7 +181,7 @@ class SessionRecord:
 
 
 ScriptOf = Callable[[Task], Script]
-Progress = Callable[[Run, int, int], None]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +204,8 @@ class Runner:
     concurrency: int
     progress: Progress
 
-    async def run(self, run: Run, tasks: Sequence[Task]) -> list[SessionRecord]:
-        """Runs every task once; records in the order of the tasks.
+    async def run(self, planned: Sequence[tuple[Run, Task]]) -> list[SessionRecord]:
+        """Runs sessions, begun in the given order; records in the same order.
 
         Raises:
             ExceptionGroup: A session failed; the others were cancelled.
@@ -204,17 +213,17 @@ class Runner:
         slots = asyncio.Semaphore(self.concurrency)
         ended = 0
 
-        async def one(task: Task) -> SessionRecord:
+        async def one(run: Run, task: Task) -> SessionRecord:
             nonlocal ended
             async with slots:
                 record = await self._session(run, task)
             ended += 1
-            self.progress(run, ended, len(tasks))
+            self.progress(ended, len(planned))
             return record
 
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(one(task)) for task in tasks]
-        return [task.result() for task in running]
+            running = [group.create_task(one(run, task)) for run, task in planned]
+        return [session.result() for session in running]
 
     async def _session(self, run: Run, task: Task) -> SessionRecord:
         loop = asyncio.get_running_loop()
@@ -222,7 +231,8 @@ class Runner:
         tools = self.tools_of(task.agent)
         script = self.script_of(task)
         steps: list[Step] = []
-        async with self.platform.session(label, agent=task.agent, tools=tools, speculate=run.speculates) as session:
+        opened = self.platform.session(label, agent=run.agent(task.agent), tools=tools, speculate=run.speculates)
+        async with opened as session:
             await session.user_turn(task.user_text)
             started = loop.time()
             message = next(script, None)

@@ -1,6 +1,6 @@
 """The demo from first to last: which tasks, in which order, and what comes out. It knows no platform, only the port."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -12,9 +12,7 @@ from forerun.cli.demo.library import Library, load_library
 from forerun.cli.demo.runs import Platform, Progress, Run, Runner, SessionRecord
 from forerun.cli.demo.tools.log import Execution, executions
 
-# The scored runs come after the warm-up in this order: what the platform hears of a run's tasks can then help no run
-# that is measured. Were a baseline first, the predictor would learn the very tasks that it is scored on.
-_ORDER = (Run.FORERUN, Run.PARALLEL, Run.SEQUENTIAL)
+_SCORED = (Run.FORERUN, Run.PARALLEL, Run.SEQUENTIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ class Shown:
 
     Attributes:
         records: The sessions of each scored run.
-        logged: What the tools recorded during the Forerun run.
+        logged: What the tools recorded during the scored runs.
     """
 
     records: Mapping[Run, Sequence[SessionRecord]]
@@ -66,13 +64,27 @@ class Show:
         self.warm_up = _mixed(research_tasks[: size.research_warm_up], coding_tasks[: size.coding_warm_up])
         self.scored = _mixed(research_tasks[size.research_warm_up :], coding_tasks[size.coding_warm_up :])
 
-    async def run(self, platform: Platform, *, log_file: Path, progress: Progress) -> Shown:
+    async def run(self, platform: Platform, *, log_file: Path, progress: Callable[[str], Progress]) -> Shown:
         """Warms up and makes the three runs.
+
+        Args:
+            platform: Where tools are called.
+            log_file: Where the tools record their executions.
+            progress: Gives, for the name of a phase, what is told of its progress.
 
         Raises:
             ExceptionGroup: A session failed; the others were cancelled.
         """
-        runner = Runner(
+        warming = self._runner(platform, progress("warm-up on other tasks"))
+        await warming.run([(Run.WARM_UP, task) for task in self.warm_up])
+        _, before = executions(log_file, after_bytes=0)
+        scoring = self._runner(platform, progress("Forerun and the two baselines"))
+        records = await scoring.run(interleaved(self.scored))
+        logged, _ = executions(log_file, after_bytes=before)
+        return Shown({run: [one for one in records if one.run is run] for run in _SCORED}, logged)
+
+    def _runner(self, platform: Platform, progress: Progress) -> Runner:
+        return Runner(
             platform=platform,
             draws=self._draws,
             script_of=self._script,
@@ -80,20 +92,20 @@ class Show:
             concurrency=self._size.concurrency,
             progress=progress,
         )
-        await runner.run(Run.WARM_UP, self.warm_up)
-        _, before = executions(log_file, after_bytes=0)
-        records: dict[Run, Sequence[SessionRecord]] = {}
-        logged: list[Execution] = []
-        for run in _ORDER:
-            records[run] = await runner.run(run, self.scored)
-            if run is Run.FORERUN:
-                logged, _ = executions(log_file, after_bytes=before)
-        return Shown(records, logged)
 
     def _script(self, task: Task) -> Script:
         if task.agent == research.AGENT:
             return research.script(task, self._draws.seed, self._library.documents[task.subject].kind)
         return coding.script(task, self._draws.seed, self._faults[task.subject])
+
+
+def interleaved(tasks: Sequence[Task]) -> list[tuple[Run, Task]]:
+    """Every task in each of the scored runs, one beside the other, each run first in turn."""
+    return [
+        (_SCORED[(number + place) % len(_SCORED)], task)
+        for number, task in enumerate(tasks)
+        for place in range(len(_SCORED))
+    ]
 
 
 def _mixed(one: Sequence[Task], other: Sequence[Task]) -> list[Task]:
