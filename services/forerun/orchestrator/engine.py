@@ -132,6 +132,7 @@ class Orchestrator:
         ]
         timeout = batch.timeout_seconds if batch.HasField("timeout_seconds") else None
         now = self._p.ports.monotonic()
+        runner.step.ask(now)
         runner.apply(session.machine.asked(batch.turn, calls, now, timeout_seconds=timeout))
 
     def record(self, runner: Runner, event: session_pb2.ClientEvent) -> None:
@@ -141,6 +142,7 @@ class Orchestrator:
             case "user_turn":
                 runner.apply(machine.user_turn(event.user_turn.text, now))
             case "model_started":
+                runner.step.begin(now)
                 runner.apply(machine.model_started(event.model_started.turn, now))
             case "assistant_message":
                 message = event.assistant_message

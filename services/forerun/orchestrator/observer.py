@@ -10,7 +10,55 @@ from forerun.core.outcomes import CallStatus, Served
 from forerun.core.session import CallAnswer, Execute
 from forerun.runtime import metrics_table as m
 from forerun.runtime.metrics import Metrics
-from forerun.runtime.tracing import SpanName, Tracing
+from forerun.runtime.tracing import Span, SpanName, Tracing, current_trace, use_trace
+
+
+class Step:
+    """One step of an agent as a span: from the start of its model request, or its calls, to the last answer.
+
+    Args:
+        metrics: Where its time goes.
+        tracing: Where its span goes.
+        session: The session.
+        agent: Its agent.
+    """
+
+    def __init__(self, metrics: Metrics, tracing: Tracing, *, session: str, agent: str) -> None:
+        self._metrics = metrics
+        self._tracing = tracing
+        self._attributes = {"gen_ai.conversation.id": session, "gen_ai.agent.name": agent}
+        self._span: Span | None = None
+        self._began_at = 0.0
+        self._asked = False
+
+    @property
+    def context(self) -> str | None:
+        """The trace context of what belongs to the step."""
+        return self._span.context if self._span is not None else current_trace()
+
+    def begin(self, now: float) -> None:
+        """A model request starts."""
+        self._close()
+        self._span = self._tracing.start(SpanName.STEP, parent=current_trace(), attributes=self._attributes)
+        self._began_at = now
+        self._asked = False
+
+    def ask(self, now: float) -> None:
+        """The step's calls come."""
+        if self._span is None:
+            self.begin(now)
+        self._asked = True
+
+    def answered(self, now: float) -> None:
+        """Nothing is open any more: a step that has asked is over."""
+        if self._asked:
+            self._metrics.observe(m.STEP_SECONDS, max(0.0, now - self._began_at))
+            self._close()
+
+    def _close(self) -> None:
+        if self._span is not None:
+            self._span.end()
+        self._span, self._asked = None, False
 
 
 class Observer:
@@ -26,6 +74,11 @@ class Observer:
         self._tracing = tracing
         self._running = 0
         self._totals: dict[str, Totals] = {}
+        self._speculations: dict[str, Span] = {}
+
+    def step(self, session: str, agent: str) -> Step:
+        """The steps of one session."""
+        return Step(self._metrics, self._tracing, session=session, agent=agent)
 
     def totals(self, tenant: str) -> Totals:
         """Counts of one tenant since start."""
@@ -36,22 +89,41 @@ class Observer:
         return self._running < concurrent
 
     @contextmanager
-    def execution(self, effect: Execute) -> Iterator[None]:
-        """Counts and traces one execution."""
+    def execution(self, effect: Execute, step: str | None) -> Iterator[None]:
+        """Counts and traces one execution, as the current task's trace.
+
+        The span of a speculation is linked to the step that it was made for; it ends with its ledger line, when it is
+        known whether it was of use.
+        """
         mode = "speculative" if effect.speculative else "authoritative"
         self._metrics.add(m.TOOL_EXECUTIONS, mode=mode)
         if effect.speculative:
             self._running += 1
             self._metrics.add(m.SPECULATIONS_LAUNCHED, kind="tool")
             self._metrics.change(m.SPECULATIONS_OPEN, 1.0)
-        name = SpanName.SPECULATION if effect.speculative else SpanName.CALL
+        span = self._tracing.start(
+            SpanName.SPECULATION if effect.speculative else SpanName.CALL,
+            parent=step,
+            links=(step,) if effect.speculative else (),
+            attributes={"gen_ai.tool.name": effect.prepared.tool, "forerun.speculative": effect.speculative},
+        )
+        if effect.speculative:
+            self._speculations[effect.execution] = span
+        use_trace(span.context)
         try:
-            with self._tracing.span(name):
-                yield
+            yield
         finally:
             if effect.speculative:
                 self._running -= 1
                 self._metrics.change(m.SPECULATIONS_OPEN, -1.0)
+            else:
+                span.end()
+
+    def refused(self, execution: str) -> None:
+        """A worker had no slot: there was no speculation."""
+        span = self._speculations.pop(execution, None)
+        if span is not None:
+            span.end()
 
     def answered(self, answer: CallAnswer) -> None:
         """A call was answered."""
@@ -68,6 +140,11 @@ class Observer:
         """An entry was written."""
         self._totals.setdefault(tenant, Totals()).add(entry)
         if entry.kind is EntryKind.SPECULATION and entry.outcome is not None:
+            span = self._speculations.pop(entry.speculation, None)
+            if span is not None:
+                span.set("forerun.outcome", entry.outcome.value)
+                span.set("forerun.committed", entry.outcome.hit)
+                span.end()
             self._metrics.add(m.SPECULATIONS, kind="tool", tool=entry.tool, outcome=entry.outcome)
             self._metrics.add(m.WASTED_SECONDS, entry.wasted_seconds, kind="tool")
             self._metrics.add(m.SAVED_ESTIMATED_SECONDS, entry.saved_seconds, kind="tool")

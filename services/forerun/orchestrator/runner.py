@@ -136,6 +136,7 @@ class Runner:
         self.journal = journal
         self.client_tools = ClientTools(self._send)
         self._ports = ports
+        self.step = ports.observer.step(session.context.session, session.context.agent)
         self._ended = ended
         self._executions: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -215,6 +216,7 @@ class Runner:
             self.quiet.clear()
         else:
             self.quiet.set()
+            self.step.answered(self._now())
         self._arm()
 
     def _now(self) -> float:
@@ -293,7 +295,7 @@ class Runner:
     async def _run(self, effect: Execute) -> None:
         result = ExecutionResult(status=CallStatus.CANCELLED, failure=_STOPPED)
         session = self.session
-        with self._ports.observer.execution(effect):
+        with self._ports.observer.execution(effect, self.step.context):
             try:
                 if effect.prepared.in_client:
                     result = await self.client_tools.call(effect)
@@ -302,6 +304,8 @@ class Runner:
                         effect, session.caller, session.context.session, session.label
                     )
             finally:
+                if result.no_slot:
+                    self._ports.observer.refused(effect.execution)
                 self._finished(effect.execution, result)
 
     def _finished(self, execution: str, result: ExecutionResult) -> None:
