@@ -124,13 +124,13 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
 def test_the_line() -> None:
     assert describe(None, 0) == "waiting for the orchestrator"
     empty = describe(Totals(sessions=1), 0)
-    assert empty.startswith("1 session · 0 calls · hit rate – · coverage –")
+    assert empty == "1 session · 0 calls · hit rate – · waste 0.0 s · saved (estimate) 0.0 s"
     totals = Totals(
         calls=10, launched=4, outcomes={"ready": 2, "joined": 1, "miss": 1}, speculable_calls=6, sessions=2,
         wasted_seconds=1.25, saved_estimated_seconds=7.5, memo_hits=1, unknown=1,
     )  # fmt: skip
     assert describe(totals, 2) == (
-        "2 sessions · 10 calls · hit rate 75 % · coverage 50 % · waste 1.2 s · saved 7.5 s (estimate) · "
+        "2 sessions · 10 calls · hit rate 75 % · waste 1.2 s · saved (estimate) 7.5 s · "
         "1 from memory · 1 with unknown outcome · 2 restarts"
     )
 

@@ -95,7 +95,7 @@ async def _up(platform: Platform, console: Console) -> int:
 
 async def _serve(platform: Platform, console: Console, stop: asyncio.Task[Literal[True]]) -> int:
     console.print(f"ready at {platform.address}; token in {platform.directory.token_file}", markup=False)
-    console.print("agents on this machine need neither: AsyncClient() finds both. Ctrl-C stops.")
+    console.print(f"{_how_to_connect(platform.directory.path)}. Ctrl-C stops.", markup=False)
     failed = asyncio.ensure_future(platform.until_failed())
     # Without a terminal there is nobody who looks at a line that changes every second.
     line = asyncio.ensure_future(show_line(platform, console) if console.is_terminal else asyncio.Event().wait())
@@ -109,6 +109,12 @@ async def _serve(platform: Platform, console: Console, stop: asyncio.Task[Litera
         failed.cancel()
         line.cancel()
         await asyncio.wait([failed, line])
+
+
+def _how_to_connect(data_dir: Path) -> str:
+    if data_dir == local_data_dir().absolute():
+        return "Agents on this machine need neither: the client finds both"
+    return f"Agents on this machine need neither with FORERUN_DATA={data_dir}"
 
 
 async def _stop(platform: Platform, console: Console, again: asyncio.Event) -> None:

@@ -23,9 +23,8 @@ def describe(totals: Totals | None, restarts: int) -> str:
         _count(totals.sessions, "session"),
         _count(totals.calls, "call"),
         f"hit rate {_share(totals.hits, totals.launched)}",
-        f"coverage {_share(totals.hits, totals.speculable_calls)}",
         f"waste {totals.wasted_seconds:.1f} s",
-        f"saved {totals.saved_estimated_seconds:.1f} s (estimate)",
+        f"saved (estimate) {totals.saved_estimated_seconds:.1f} s",
     ]
     if totals.memo_hits:
         parts.append(f"{totals.memo_hits} from memory")
