@@ -20,6 +20,11 @@ _MOST_NAME_BYTES: Final = 200
 
 
 def file_name(identifier: str) -> str:
+    """The name of a session's or fork's directory: one for each id, and never one that leads elsewhere.
+
+    Raises:
+        FailedPrecondition: The id is too long for a name.
+    """
     name = token(identifier)
     if len(name) > _MOST_NAME_BYTES:
         raise FailedPrecondition(
@@ -29,6 +34,7 @@ def file_name(identifier: str) -> str:
 
 
 def remove(directory: Path) -> None:
+    """Removes a directory with everything in it. Idempotent."""
     if directory.parent.exists():
         with opened(str(directory.parent)) as parent:
             remove_entry(parent, directory.name)

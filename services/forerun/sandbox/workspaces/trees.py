@@ -104,8 +104,8 @@ def copy_tree(source: int, target: int, budget: Budget, *, clone: bool) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            # A name that became a link after it was looked at: ELOOP is O_NOFOLLOW at work.
-            if error.errno != errno.ELOOP:
+            # A name that became a link after it was looked at (O_NOFOLLOW at work), or stopped being one.
+            if error.errno not in (errno.ELOOP, errno.EINVAL):
                 raise
     _copy_times(os.fstat(source), target)
 
