@@ -60,10 +60,8 @@ def status_of(value: common_pb2.CallStatus.ValueType) -> CallStatus:
     return CallStatus[name] if name in CallStatus.__members__ else CallStatus.UNAVAILABLE
 
 
-def failure_message(failure: Failure | None) -> common_pb2.Failure | None:
+def failure_message(failure: Failure) -> common_pb2.Failure:
     """A failure on the wire."""
-    if failure is None:
-        return None
     message = common_pb2.Failure(reason=failure.reason, message=failure.message, metadata=dict(failure.metadata))
     if failure.retry_after_seconds is not None:
         message.retry_after_seconds = failure.retry_after_seconds
@@ -160,7 +158,7 @@ def _finished(session: str, answer: CallAnswer) -> event_pb2.CallFinished:
         call=key_message(session, answer.call),
         status=status_message(answer.status),
         observation=observation_message(answer.result),
-        failure=failure_message(answer.failure),
+        failure=failure_message(answer.failure) if answer.failure is not None else None,
         served=common_pb2.Served.Value(f"SERVED_{answer.served.name}"),
         seconds=answer.result.seconds if answer.result is not None else 0.0,
         tool=answer.tool,
@@ -173,7 +171,7 @@ def call_result(session: str, answer: CallAnswer, *, content: bool) -> session_p
         call=key_message(session, answer.call),
         status=status_message(answer.status),
         observation=observation_message(answer.result, content=content),
-        failure=failure_message(answer.failure),
+        failure=failure_message(answer.failure) if answer.failure is not None else None,
         served=common_pb2.Served.Value(f"SERVED_{answer.served.name}"),
         provider_call_id=answer.provider_call_id,
         execution_seconds=answer.result.seconds if answer.result is not None else 0.0,

@@ -127,7 +127,10 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                         ErrorReason.PROTOCOL_VIOLATION, "Hello comes once, as the first message; this one says nothing"
                     )
             except InvalidArgument as error:
-                queue.put_nowait(session_pb2.ConnectResponse(failure=failure_message(failure_from(error))))
+                failure = failure_message(failure_from(error))
+                if kind == "batch":
+                    failure.metadata["turn"] = str(request.batch.turn)
+                queue.put_nowait(session_pb2.ConnectResponse(failure=failure))
 
     async def CallTools(  # noqa: N802
         self, request: session_pb2.CallToolsRequest, context: _Context
