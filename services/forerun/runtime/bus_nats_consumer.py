@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,9 @@ from forerun.runtime.clock import Clock
 _log = logging.getLogger(__name__)
 
 _NANOS: Final = 1_000_000_000
+# The broker (seen with 2.15) removes the files of a deleted consumer in the background, by name: a successor made at
+# the same moment loses its own, works on without them, and can neither be changed nor survive a restart.
+_REMOVAL_SECONDS: Final = 0.5
 
 
 class NatsDelivery:
@@ -99,6 +103,7 @@ class DurableSource:
             floor = self.floor
             if floor:
                 _log.warning("consumer %s on %s is gone; made again from sequence %d", spec.name, spec.stream, floor)
+                await asyncio.sleep(_REMOVAL_SECONDS)
                 wanted |= {"deliver_policy": "by_start_sequence", "opt_start_seq": floor}
             else:
                 wanted |= {"deliver_policy": "all" if spec.start is Start.ALL else "new"}

@@ -109,7 +109,7 @@ class NatsPlatform:
         await self.broker.stop()
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Waits until something has become true."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  (conditions of foreign processes give no event)

@@ -116,12 +116,12 @@ async def test_a_closed_subscription_hears_nothing(platform: Platform) -> None:
     await eventually(lambda: heard == [b"1", b"2"])
 
 
-@pytest.mark.parametrize("pattern", ["", "a..b", "a.>.b", "a*.b", "a b", ">.a"])
-async def test_malformed_patterns_are_refused(platform: Platform, pattern: str) -> None:
+async def test_malformed_patterns_are_refused(platform: Platform) -> None:
     bus = await platform.bus()
 
     async def handler(_: Message) -> None:
         raise AssertionError
 
-    with pytest.raises(InvalidArgument):
-        await bus.subscribe(pattern, handler, pending_messages=1)
+    for pattern in ("", "a..b", "a.>.b", "a*.b", "a b", ">.a"):
+        with pytest.raises(InvalidArgument):
+            await bus.subscribe(pattern, handler, pending_messages=1)

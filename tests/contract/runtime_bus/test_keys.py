@@ -46,13 +46,12 @@ async def test_a_deleted_key_is_gone_and_can_be_created_again(platform: Platform
     assert await kv.get("key") is None
 
 
-@pytest.mark.parametrize("key", ["a b", "", "/", "a//b", "a.b", "*", ">", "ü/\r\n", "a=b", "$KV", "orders/{id}/x.y"])
-async def test_any_text_is_a_key(platform: Platform, key: str) -> None:
+async def test_any_text_is_a_key(platform: Platform) -> None:
     kv = (await platform.bus()).kv(EPOCHS)
-    revision = await kv.put(key, b"1")
-    await kv.put("neighbour", b"2")
-    assert await kv.get(key) == Entry(b"1", revision)
-    assert sorted([key, "neighbour"]) == await kv.keys()
+    keys = ["a b", "", "/", "a//b", "a.b", "*", ">", "ü/\r\n", "a=b", "$KV", "orders/{id}/x.y", "a/b", "ü"]
+    entries = {key: Entry(key.encode(), await kv.put(key, key.encode())) for key in keys}
+    assert {key: await kv.get(key) for key in keys} == entries
+    assert await kv.keys() == sorted(keys)
 
 
 async def test_prefixes_are_prefixes_of_the_text(platform: Platform) -> None:

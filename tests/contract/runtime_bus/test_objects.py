@@ -19,14 +19,15 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-@pytest.mark.parametrize("data", [b"", b"x", LARGE, b"x" * (128 * 1024), b"x" * (128 * 1024 + 1)])
-async def test_what_was_put_comes_back_by_its_digest(platform: Platform, data: bytes) -> None:
+async def test_what_was_put_comes_back_by_its_digest(platform: Platform) -> None:
     objects = (await platform.bus()).objects(RESULTS)
-    digest = await objects.put(data, "tenant")
-    assert digest == digest_of(data)
-    assert await objects.put(data, "tenant") == digest
-    assert await objects.get(digest, "tenant") == data
-    assert await objects.digests("tenant") == [digest]
+    bodies = [b"", b"x", LARGE, b"x" * (128 * 1024), b"x" * (128 * 1024 + 1)]
+    for data in bodies:
+        digest = await objects.put(data, "tenant")
+        assert digest == digest_of(data)
+        assert await objects.put(data, "tenant") == digest
+        assert await objects.get(digest, "tenant") == data
+    assert await objects.digests("tenant") == sorted(digest_of(data) for data in bodies)
 
 
 async def test_tenants_are_apart_and_erased_apart(platform: Platform) -> None:

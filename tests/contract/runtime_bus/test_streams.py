@@ -106,24 +106,22 @@ async def test_the_largest_message_passes_and_one_byte_more_does_not(platform: P
     assert len((await bus.read(JOURNAL, limit=9))[0].data) == MAX_MESSAGE_BYTES
 
 
-@pytest.mark.parametrize("headers", [{"Nats-Msg-Id": "1"}, {"A B": "1"}, {"A": "1\r\nB: 2"}, {"A": " 1"}, {"": "1"}])
-async def test_headers_that_would_not_arrive_as_they_are_are_refused(
-    platform: Platform, headers: dict[str, str]
-) -> None:
+async def test_headers_that_would_change_on_the_way_are_refused(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
-    with pytest.raises(InvalidArgument):
-        await append(bus, headers=headers)
-    with pytest.raises(InvalidArgument):
-        await bus.notify(subjects.load("w"), b"", headers=headers)
+    for headers in ({"Nats-Msg-Id": "1"}, {"A B": "1"}, {"A": "1\r\nB: 2"}, {"A": " 1"}, {"": "1"}):
+        with pytest.raises(InvalidArgument):
+            await append(bus, headers=headers)
+        with pytest.raises(InvalidArgument):
+            await bus.notify(subjects.load("w"), b"", headers=headers)
 
 
-@pytest.mark.parametrize("subject", ["", "a..b", "a b", "a.*", "a.>", "a\r\nPUB b 0", ".a", "a" * 3000])
-async def test_malformed_subjects_are_refused(platform: Platform, subject: str) -> None:
+async def test_malformed_subjects_are_refused(platform: Platform) -> None:
     bus = await platform.bus("orchestrator")
-    with pytest.raises(InvalidArgument):
-        await append(bus, subject=subject)
-    with pytest.raises(InvalidArgument):
-        await bus.read(subject, limit=1)
+    for subject in ("", "a..b", "a b", "a.*", "a.>", "a\r\nPUB b 0", ".a", "a" * 3000):
+        with pytest.raises(InvalidArgument):
+            await append(bus, subject=subject)
+        with pytest.raises(InvalidArgument):
+            await bus.read(subject, limit=1)
 
 
 async def test_a_subject_without_a_stream_stores_nothing_and_says_so(platform: Platform) -> None:
@@ -140,7 +138,7 @@ async def test_during_an_outage_an_append_fails_at_once_and_is_not_stored_later(
     await platform.outage()
     assert not bus.connected
     with pytest.raises(Unavailable) as caught:
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(2.0):
             await append(bus, b"during")
     assert caught.value.metadata["stored"] == "no"
     with pytest.raises(Unavailable):

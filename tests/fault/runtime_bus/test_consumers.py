@@ -160,7 +160,7 @@ async def test_a_slow_handler_loses_nothing_from_a_stream_and_counts_what_it_los
     consumption = await bus.consume(spec, work)
     subscription = await bus.subscribe(JOURNAL, slow, pending_messages=64)
     await publish(publisher, 2000, size=1024)
-    await eventually(lambda: consumption.acknowledged == 2000, seconds=20.0)
+    await eventually(lambda: consumption.acknowledged == 2000)
     await eventually(lambda: heard + subscription.dropped == 2000)
     assert subscription.dropped > 0
     assert subscription.gaps > 0
@@ -188,7 +188,7 @@ async def test_what_was_pulled_and_abandoned_is_delivered_to_others_at_once(nats
     consumption = await bus.consume(spec, handler)
     await publish(publisher, 50)
     # Far below ack_wait (30 s): nothing waits for a reader that is gone.
-    await eventually(lambda: len(handled) == 110, seconds=5.0)
+    await eventually(lambda: len(handled) == 110)
     assert len(await bus.read(JOURNAL, limit=1000)) == 110
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(10.0):
         await bus.close(1.0)
