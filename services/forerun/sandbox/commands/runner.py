@@ -7,10 +7,10 @@ bounded time, then the result is complete. Both streams are read all the time, a
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from forerun.sandbox.commands.output import Capture, Captured
@@ -20,6 +20,7 @@ from forerun.sandbox.isolation.bubblewrap import base_environment
 from forerun.sandbox.isolation.launch import Bind, Child, Launch, Overlay, SetupFailed, read_some
 from forerun.sandbox.isolation.levels import Isolation, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits, LimitReason
+from forerun.sandbox.workspaces.trees import opened, remove_entry
 
 # A fork bomb or a memory hog is seen within this time; a look at three processes costs about 0.1 ms.
 _LOOK_SECONDS: Final = 0.02
@@ -99,10 +100,12 @@ class CommandRunner:
         try:
             return await self._run_in(scratch, plan)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            await to_the_end(asyncio.to_thread(_remove, scratch))
 
     async def _run_in(self, scratch: str, plan: CommandPlan) -> CommandResult:
         limits = plan.limits
+        watched = (*plan.watched, scratch)
+        before_bytes = await asyncio.to_thread(growth_bytes, watched, most_entries=_MOST_ENTRIES)
         child = await self._isolation.start(
             Launch(
                 argv=plan.argv, environment={**base_environment(), **plan.environment}, workspace=plan.workspace,
@@ -111,7 +114,7 @@ class CommandRunner:
             )
         )  # fmt: skip
         try:
-            attended = _Attended(child, limits, (*plan.watched, scratch))
+            attended = _Attended(child, limits, watched, before_bytes)
             code = await attended.attend()
         finally:
             # Also when the caller cancels: the kill and the wait for it are not cut short.
@@ -129,12 +132,12 @@ class CommandRunner:
 class _Attended:
     """A running command with its readers and its watchdog."""
 
-    def __init__(self, child: Child, limits: CommandLimits, watched: tuple[str, ...]) -> None:
+    def __init__(self, child: Child, limits: CommandLimits, watched: tuple[str, ...], before_bytes: int) -> None:
         self._child = child
         self._limits = limits
         self._watched = watched
         # A copied workspace is full from the start; only what comes on top is growth.
-        self._before_bytes = growth_bytes(watched, most_entries=_MOST_ENTRIES)
+        self._before_bytes = before_bytes
         self.stdout = Capture(limits.output_bytes)
         self.stderr = Capture(limits.output_bytes)
         self.limit: LimitReason | None = None
@@ -165,7 +168,7 @@ class _Attended:
             await _cancelled([watchdog, *readers])
         if code is None and self.limit is None:
             raise SetupFailed(f"the isolation ended before the command was executed: {self._last_words()}")
-        if self.limit is None and self._disk_bytes() >= self._limits.disk_bytes:
+        if self.limit is None and await self._disk_bytes() >= self._limits.disk_bytes:
             self.limit = LimitReason.DISK
         return code
 
@@ -200,11 +203,13 @@ class _Attended:
                 return self._end(LimitReason.MEMORY)
             if usage.cpu_seconds > self._limits.cpu_seconds:
                 return self._end(LimitReason.CPU)
-            if looks % _DISK_LOOK_EVERY == 0 and self._disk_bytes() > self._limits.disk_bytes:
+            if looks % _DISK_LOOK_EVERY == 0 and await self._disk_bytes() > self._limits.disk_bytes:
                 return self._end(LimitReason.DISK)
 
-    def _disk_bytes(self) -> int:
-        return growth_bytes(self._watched, most_entries=_MOST_ENTRIES) - self._before_bytes
+    async def _disk_bytes(self) -> int:
+        """Growth so far. A tree may have many files, so they are not counted on the event loop."""
+        now_bytes = await asyncio.to_thread(growth_bytes, self._watched, most_entries=_MOST_ENTRIES)
+        return now_bytes - self._before_bytes
 
 
 async def _cancelled(tasks: Sequence[asyncio.Future[None]]) -> None:
@@ -214,3 +219,8 @@ async def _cancelled(tasks: Sequence[asyncio.Future[None]]) -> None:
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(outcome, Exception):
             raise outcome
+
+
+def _remove(directory: str) -> None:
+    with opened(str(Path(directory).parent)) as parent:
+        remove_entry(parent, Path(directory).name)
