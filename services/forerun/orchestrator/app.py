@@ -160,7 +160,7 @@ def build(
         network: Makes the network, instead of gRPC; without sockets there is no metrics endpoint either.
     """
     chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
-    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, bus=bus)
+    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, metrics=chassis.metrics, bus=bus)
     room = _Room(settings, chassis, bus_part)
     server = Served(chassis.network, "orchestrator", settings.listen_address, [room.register], services=[_SERVICE])
     parts = [

@@ -104,7 +104,7 @@ def build(
         engine: Another engine, such as one that knows the future of a recorded run.
     """
     chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
-    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, bus=bus)
+    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, metrics=chassis.metrics, bus=bus)
     room = _Room(settings, chassis, bus_part, engine)
     server = Served(chassis.network, "predictor", settings.listen_address, [room.register], services=[_SERVICE])
     parts = [

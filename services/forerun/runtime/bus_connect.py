@@ -8,6 +8,7 @@ from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import Bug, ErrorReason
 from forerun.runtime.ids import Ids
+from forerun.runtime.metrics import Metrics
 from forerun.runtime.settings import ServiceSettings, read_secret
 
 _CONNECT_SECONDS = 20.0
@@ -20,11 +21,15 @@ class BusPart:
         settings: Where the broker is, and as whom to connect; the user defaults to the service's name.
         clock: Tells the time.
         ids: Makes inbox names.
+        metrics: Where publishes, drops and the connection are counted.
         bus: Used instead of a connection; then it is not closed either.
     """
 
-    def __init__(self, settings: ServiceSettings, *, clock: Clock, ids: Ids, bus: Bus | None = None) -> None:
+    def __init__(
+        self, settings: ServiceSettings, *, clock: Clock, ids: Ids, metrics: Metrics, bus: Bus | None = None
+    ) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._clock = clock
         self._ids = ids
         self._bus = bus
@@ -60,6 +65,7 @@ class BusPart:
             ),
             clock=self._clock,
             ids=self._ids,
+            metrics=self._metrics,
             timeout_seconds=_CONNECT_SECONDS,
         )
 

@@ -229,7 +229,7 @@ def build(
         ladder: Isolation levels; without it every level is tried on this machine, with real processes.
     """
     chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
-    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, bus=bus)
+    bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, metrics=chassis.metrics, bus=bus)
     room = _Room(settings, chassis, bus_part, http_transport=http_transport, open_mcp=open_mcp, ladder=ladder)
     server = Served(
         chassis.network,
