@@ -71,6 +71,8 @@ class Batch:
         timeout_seconds: As asked; None leaves it to the tools' contracts.
         asked_at: Loop time of the ask.
         timer: Ends the wait.
+        progressed_at: Loop time of the ask or of the last answer. Calls of a long message wait for each other, so
+            only silence says that no answer will come.
         unanswered: How many calls are open.
     """
 
@@ -79,10 +81,12 @@ class Batch:
     timeout_seconds: float | None
     asked_at: float
     timer: asyncio.TimerHandle | None = None
+    progressed_at: float = field(init=False)
     unanswered: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Counts the calls."""
+        self.progressed_at = self.asked_at
         self.unanswered = len(self.calls)
 
     @property
@@ -217,6 +221,7 @@ class OpenCalls:
         self._calls.pop(key, None)
         batch = self._batches[key[0]]
         batch.unanswered -= 1
+        batch.progressed_at = asyncio.get_running_loop().time()
         if not batch.unanswered:
             del self._batches[batch.turn]
             if batch.timer is not None:

@@ -346,18 +346,21 @@ class AsyncSession:
         task.add_done_callback(self._extending.discard)
 
     async def _extend(self, batch: Batch) -> None:
-        """Without a deadline of the caller the tools' own limits count: some take longer than most."""
+        """Without a deadline of the caller the tools' own limits count: some take longer than most.
+
+        They count from the last answer: a call that waits for others of its message has not used any of its time.
+        """
         try:
             limits = await self._platform.timeouts(self.agent)
         except ForerunClientError:
             limits = {}
         loop = asyncio.get_running_loop()
         longest = max((limits.get(one.call.name, 0.0) for one in batch.open), default=0.0)
-        due = batch.asked_at + min(longest, DEADLINE_MAX_SECONDS) + MARGIN_SECONDS
+        due = batch.progressed_at + min(longest, DEADLINE_MAX_SECONDS) + MARGIN_SECONDS
         if due <= loop.time():
             self._give_up(batch)
         else:
-            batch.timer = loop.call_at(due, self._give_up, batch)
+            batch.timer = loop.call_at(due, self._late, batch)
 
     def _give_up(self, batch: Batch) -> None:
         if self._connection is not None:
