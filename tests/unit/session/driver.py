@@ -148,8 +148,20 @@ class Driver:
         self.log: list[str] = []
         self._events: list[tuple[float, int, Callable[[], list[fx.Effect]]]] = []
         self._count = 0
+        self._held: list[int] | None = None
 
     # -- time
+
+    def hold_journal(self) -> Callable[[], None]:
+        """From now on the journal acknowledges nothing; what is returned lets it catch up."""
+        self._held = []
+
+        def store() -> None:
+            held, self._held = self._held or [], None
+            for token in held:
+                self.do(self.machine.resume(token, self.journal_up, self.now))
+
+        return store
 
     def at(self, delay: float, what: Callable[[], list[fx.Effect]]) -> None:
         """Does something later."""
@@ -212,7 +224,9 @@ class Driver:
             case Append(_, event, token):
                 self.journal.append(event)
                 self.log.append(type(event).__name__)
-                if token is not None:
+                if token is not None and self._held is not None:
+                    self._held.append(token)
+                elif token is not None:
                     self._resume(token, self.journal_up)
             case Execute():
                 self._execute(effect)

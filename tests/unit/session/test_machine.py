@@ -429,3 +429,29 @@ def test_identity_holds_for_another_order_of_keys() -> None:
     first, second = prepared("get", id=1, x={"b": 1, "a": [1, 2]}), prepared("get", x={"a": [1, 2], "b": 1}, id=1)
     assert first.identity == second.identity
     assert first.identity != prepared("get", id=1, x={"b": 1, "a": [2, 1]}).identity
+
+
+def test_a_call_whose_outcome_is_being_stored_needs_no_tick() -> None:
+    d = Driver(seconds={"set": 1.0})
+    d.ask(1, asked(0, "set", id=1, v=1), timeout_seconds=3.0)
+    d.run(until=0.9)
+    store = d.hold_journal()
+    d.run(until=1.5)
+    assert d.machine.next_time() is None
+    store()
+    d.run()
+    assert d.answers[(1, 0)].status is CallStatus.OK
+
+
+def test_nothing_is_answered_after_the_session_was_lost() -> None:
+    d = Driver()
+    d.propose(proposal("get", id=1))
+    d.run(until=1.0)
+    store = d.hold_journal()
+    d.ask(1, asked(0, "get", id=1), asked(1, "set", id=2, v=1), asked(2, "get", id=3))
+    d.do(d.machine.lose("taken over", d.now))
+    store()
+    d.run()
+    assert d.answers == {}
+    assert d.outcomes() == {Outcome.CANCELLED: 1}
+    assert ("set", prepared("set", id=2, v=1).arguments, False) not in d.executed

@@ -14,6 +14,7 @@ from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
 from forerun.core.session.context import Context, as_marks, shared_marks
 from forerun.core.session.effects import Answer, BumpShared, CancelExecution, Execute, ReadShared
 from forerun.core.session.events import CallCancelled, CallFinished, CallIntent, CallsAsked
+from forerun.core.session.flights import Flights
 from forerun.core.session.memo import Remembered
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
 from forerun.core.session.speculation import Committed, Speculations
@@ -26,6 +27,7 @@ class Stage(StrEnum):
 
     WAITING = "waiting"
     LOOKING = "looking"
+    FOLLOWING = "following"
     PREPARING = "preparing"
     RUNNING = "running"
     BACKING_OFF = "backing_off"
@@ -47,6 +49,7 @@ class Call:
     deadline: float
     own_deadline: bool
     stage: Stage = Stage.WAITING
+    alone: bool = False
     execution: str = ""
     attempts: int = 0
     retry_at: float = 0.0
@@ -89,6 +92,7 @@ class Calls:
         self._executions: dict[str, Call] = {}
         self._abandoned: dict[str, PreparedCall] = {}
         self._closed: dict[CallId, Closed] = {}
+        self._flights: Flights[Call] = Flights()
         self.last_turn = 0
 
     @property
@@ -212,18 +216,22 @@ class Calls:
             return
         if not call.own_deadline:
             call.deadline = self._c.now + call.prepared.contract.timeout_seconds
+        self._look(call)
+
+    def _look(self, call: Call) -> None:
+        """Looks for a result that may answer the call; where there is none, it is executed."""
         if self._c.mode is not Mode.EXACT:
             self._direct(call)
             return
         call.stage = Stage.LOOKING
         entry = self._c.memo.get(call.prepared.identity) if call.prepared.rememberable else None
         if entry is None:
-            self._from_speculation(call)
+            self._fly(call)
             return
         age = self._c.now - entry.started_at
         if not fresh(entry.private, self._c.generations, age, staleness_seconds(call.prepared.contract)).fresh:
             self._c.memo.drop(call.prepared.identity)
-            self._from_speculation(call)
+            self._fly(call)
         elif entry.shared:
             then = partial(self._from_shared_memo, call, entry)
             self._c.emit(ReadShared(tuple(entry.shared), self._c.token(then)))
@@ -238,7 +246,38 @@ class Calls:
             self._end(call, CallStatus.OK, entry.result, None, Served.MEMO)
         else:
             self._c.memo.drop(call.prepared.identity)
+            self._fly(call)
+
+    def _fly(self, call: Call) -> None:
+        """Lets the call run, or wait for an identical read of another message that runs and may answer it too."""
+        identity = call.prepared.identity
+        if not call.prepared.rememberable or call.alone:
             self._from_speculation(call)
+            return
+        leader = self._flights.leader(identity)
+        if leader is not None and self._may_answer(leader):
+            call.stage = Stage.FOLLOWING
+            self._flights.follow(identity, call)
+        else:
+            self._flights.lead(identity, call)
+            self._from_speculation(call)
+
+    def _may_answer(self, leader: Call) -> bool:
+        """What the leader brings will be fresh, as far as one can tell now: waiting for less would only cost time."""
+        limit = staleness_seconds(leader.prepared.contract)
+        usual = self._c.timing.tools.get(leader.prepared.tool, 0.0)
+        return fresh(leader.private, self._c.generations, usual, limit).fresh
+
+    def _land(self, leader: Call, status: CallStatus) -> None:
+        """Goes on with those that waited for a read of another message.
+
+        Where it was only taken back, one of them runs in its place. Where it gave nothing that may answer them, each
+        runs by itself, as it would have without waiting.
+        """
+        for call in self._flights.ended(leader.prepared.identity, leader):
+            if call.stage is Stage.FOLLOWING:
+                call.alone = status is not CallStatus.CANCELLED
+                self._look(call)
 
     def _from_speculation(self, call: Call) -> None:
         call.started_at = self._c.now
@@ -430,6 +469,8 @@ class Calls:
             self._c.append(CallFinished(answer))
         self._c.record(self._entry(call, answer))
         self._release(call, answer)
+        if isinstance(call.asked.prepared, PreparedCall):
+            self._land(call, answer.status)
 
     def _release(self, call: Call, answer: CallAnswer) -> None:
         """Goes on with the message: calls that share the outcome, and calls that waited for it."""
@@ -486,7 +527,13 @@ class Calls:
         for execution, call in self._executions.items():
             if call.prepared.repeatable:
                 self._c.emit(CancelExecution(execution))
+        for call in self._open.values():
+            if call.stage is Stage.JOINED:
+                self._speculations.leave(call.id)
+            # What it still waits for (journal, generations, a merge) finds that nothing is left to do here.
+            call.stage = Stage.DONE
         self._executions.clear()
+        self._flights.clear()
         self._open.clear()
 
     def tick(self) -> None:
@@ -504,6 +551,8 @@ class Calls:
         times = [
             min(call.deadline, call.retry_at) if call.stage is Stage.BACKING_OFF else call.deadline
             for call in self._open.values()
+            # One that settles waits for the journal, which has a bound of its own; its deadline may have passed.
+            if call.stage is not Stage.SETTLING
         ]
         return min(times, default=None)
 
