@@ -1,7 +1,8 @@
 """The journal of one session: events in order, each append fenced by the session's last sequence.
 
-A writer that finds another sequence than it wrote itself has been replaced, and stops. What the broker cannot take now
-is owed and written when it is back; only events with a token make somebody wait.
+A writer that finds somebody else's event after its own last one has been replaced, and stops. What the broker cannot
+take now is owed and written when it is back; only events with a token make somebody wait, and not for ever. An event
+that may be stored already stays owed, because what follows has to know its sequence.
 """
 
 from __future__ import annotations
@@ -29,11 +30,24 @@ _RETRY_MAX_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Owed:
-    """One event to be written."""
+    """One event to be written.
+
+    Attributes:
+        message: The event.
+        token: Who waits, if anybody still does.
+        give_up_at: When nobody waits any longer.
+        perhaps_stored: An append of it was not acknowledged.
+    """
 
     message: event_pb2.SessionEvent
     token: int | None
     give_up_at: float | None
+    perhaps_stored: bool = False
+
+    @property
+    def announces(self) -> bool:
+        """It says what is about to happen: not stored in time, it does not happen."""
+        return self.message.WhichOneof("event") == "intent" and not self.perhaps_stored
 
 
 class Journal:
@@ -112,7 +126,6 @@ class Journal:
     async def _write_first(self) -> None:
         owed = self._queue[0]
         wait = _RETRY_SECONDS
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 await self._large_to_store(owed.message)
@@ -125,30 +138,49 @@ class Journal:
                     timeout_seconds=_APPEND_SECONDS,
                 )
             except SequenceMismatch:
-                self._replaced()
-                return
-            except (Unavailable, AppendUncertain):
-                self._give_up_waiting(owed)
-                if owed.give_up_at is not None and loop.time() >= owed.give_up_at:
-                    break
+                if not await self._stored_before(owed):
+                    self._replaced()
+                    return
+            except (Unavailable, AppendUncertain) as error:
+                owed.perhaps_stored = owed.perhaps_stored or isinstance(error, AppendUncertain)
+                self._give_up_waiting()
+                if not self._queue or self._queue[0] is not owed:
+                    return
                 await asyncio.sleep(wait)
                 wait = min(_RETRY_MAX_SECONDS, wait * 2)
                 continue
             except ForerunError:
                 # It can never be stored (too large, stream full): the next one may be.
-                break
+                self._done(owed, stored=False)
+                return
             self._done(owed, stored=True)
             return
-        self._done(owed, stored=False)
 
-    def _give_up_waiting(self, first: _Owed) -> None:
-        """During an outage, tells those who wait further back. What they wanted to announce does not happen."""
+    async def _stored_before(self, owed: _Owed) -> bool:
+        """Whether the event after our last one is this very event, whose acknowledgement was lost."""
+        if not owed.perhaps_stored:
+            return False
+        while True:
+            try:
+                following = await self._bus.read(self._subject, after_sequence=self._sequence, limit=1)
+                break
+            except Unavailable:
+                self._give_up_waiting()
+                await asyncio.sleep(_RETRY_SECONDS)
+        if not following or event_pb2.SessionEvent.FromString(following[0].data).id != owed.message.id:
+            return False
+        self._sequence = following[0].sequence or self._sequence
+        return True
+
+    def _give_up_waiting(self) -> None:
+        """During an outage, tells those who waited too long. What they only wanted to announce does not happen."""
         now = asyncio.get_running_loop().time()
-        late = [one for one in self._queue if one is not first and one.give_up_at is not None and now >= one.give_up_at]
-        for one in late:
-            self._queue.remove(one)
-            if one.token is not None:
-                self._acknowledged(one.token, False)
+        for one in [one for one in self._queue if one.give_up_at is not None and now >= one.give_up_at]:
+            token, one.token, one.give_up_at = one.token, None, None
+            if one.announces:
+                self._queue.remove(one)
+            if token is not None:
+                self._acknowledged(token, False)
 
     async def _large_to_store(self, message: event_pb2.SessionEvent) -> None:
         """An observation above the in-line limit goes to the object store and travels by digest."""

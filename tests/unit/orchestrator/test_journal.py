@@ -1,0 +1,137 @@
+"""The journal of a session when appends fail: what is owed, what is dropped, and when an owner stops itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from forerun.core.outcomes import CallStatus, Served
+from forerun.core.session import Append, CallAnswer, CallFinished, CallIntent, UserTurn
+from forerun.orchestrator.journal import Journal
+from forerun.orchestrator.records import EventContext
+from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
+from forerun.runtime.bus_memory_faults import AppendFault, Faults
+from forerun.runtime.clock import LoopClock
+from forerun.runtime.ids import SeededIds
+from forerun.runtime.virtual import run_virtual
+from forerun.v1 import event_pb2
+
+SUBJECT = "forerun.v1.event.0.t.a.s"
+
+
+class Scripted(Faults):
+    """Appends fail as listed, then no more."""
+
+    def __init__(self, *faults: AppendFault) -> None:
+        self.faults = list(faults)
+
+    def append(self, client: str, subject: str) -> AppendFault:
+        return self.faults.pop(0) if self.faults else AppendFault.NONE
+
+
+class Owner:
+    """A journal and what it told."""
+
+    def __init__(self, clock: LoopClock, ids: SeededIds, faults: Faults) -> None:
+        self.bus = MemoryBus(MemoryBroker(clock, faults=faults), "owner")
+        self.told: list[tuple[int, bool]] = []
+        self.lost = False
+        context = EventContext("t", "p", "c", "a", "s", 1, clock, ids)
+        self.journal = Journal(
+            self.bus,
+            SUBJECT,
+            context,
+            acknowledged=lambda token, stored: self.told.append((token, stored)),
+            lost=self._lose,
+            owner="replica",
+        )
+        self.task = asyncio.ensure_future(self.journal.run())
+
+    def _lose(self) -> None:
+        self.lost = True
+
+    async def kinds(self) -> list[str | None]:
+        messages = await self.bus.read(SUBJECT, limit=100)
+        return [event_pb2.SessionEvent.FromString(one.data).WhichOneof("event") for one in messages]
+
+
+def run(test: Callable[[Owner], Awaitable[None]], *faults: AppendFault) -> None:
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        owner = Owner(clock, ids, Scripted(*faults))
+        await test(owner)
+        owner.task.cancel()
+        await asyncio.wait([owner.task])
+
+    run_virtual(main)
+
+
+def finished() -> CallFinished:
+    answer = CallAnswer(call=(1, 0), tool="set", status=CallStatus.OK, result=None, failure=None, served=Served.DIRECT)
+    return CallFinished(answer)
+
+
+def test_an_owner_whose_acknowledgement_was_lost_goes_on() -> None:
+    async def test(owner: Owner) -> None:
+        owner.journal.write(Append(1, CallIntent((1, 0), "i"), 7))
+        owner.journal.write(Append(2, UserTurn("hello")))
+        await asyncio.sleep(60.0)
+        assert not owner.lost
+        assert owner.told == [(7, False)]
+        assert await owner.kinds() == ["intent", "user_turn"]
+
+    run(test, *[AppendFault.UNACKNOWLEDGED] * 4)
+
+
+def test_an_outcome_stays_owed_however_long_the_outage_is() -> None:
+    async def test(owner: Owner) -> None:
+        owner.bus.broker.go_down()
+        owner.journal.write(Append(1, finished(), 7))
+        owner.journal.write(Append(2, finished(), 8))
+        await asyncio.sleep(30.0)
+        assert owner.told == [(7, False), (8, False)]
+        owner.bus.broker.come_up()
+        await asyncio.sleep(5.0)
+        assert await owner.kinds() == ["call_finished", "call_finished"]
+
+    run(test)
+
+
+def test_an_intent_that_was_not_stored_in_time_is_dropped() -> None:
+    async def test(owner: Owner) -> None:
+        owner.bus.broker.go_down()
+        owner.journal.write(Append(1, CallIntent((1, 0), "i"), 7))
+        owner.journal.write(Append(2, CallIntent((1, 1), "i"), 8))
+        await asyncio.sleep(30.0)
+        assert owner.told == [(7, False), (8, False)]
+        owner.bus.broker.come_up()
+        owner.journal.write(Append(3, UserTurn("hello")))
+        await asyncio.sleep(5.0)
+        assert await owner.kinds() == ["user_turn"]
+
+    run(test)
+
+
+def test_a_lost_acknowledgement_is_recognised_after_the_broker_has_forgotten_the_id() -> None:
+    async def test(owner: Owner) -> None:
+        owner.journal.write(Append(1, UserTurn("hello")))
+        await asyncio.sleep(1.0)
+        owner.bus.cut()  # stored, and then away for longer than the stream remembers ids
+        await asyncio.sleep(900.0)
+        owner.bus.heal()
+        owner.journal.write(Append(2, UserTurn("again")))
+        await asyncio.sleep(10.0)
+        assert not owner.lost
+        assert await owner.kinds() == ["user_turn", "user_turn"]
+
+    run(test, AppendFault.UNACKNOWLEDGED)
+
+
+def test_another_owner_stops_this_one() -> None:
+    async def test(owner: Owner) -> None:
+        await owner.bus.append(SUBJECT, event_pb2.SessionEvent(id="other").SerializeToString(), timeout_seconds=1.0)
+        owner.journal.write(Append(1, CallIntent((1, 0), "i"), 7))
+        await asyncio.sleep(1.0)
+        assert owner.lost
+        assert owner.told == [(7, False)]
+
+    run(test)
