@@ -11,7 +11,7 @@ from rich.console import Console
 from forerun.cli.replay.agent import Observed, SessionRun
 from forerun.cli.replay.divergence import Difference
 from forerun.cli.replay.report import Results, as_json, print_table
-from forerun.cli.replay.scoring import OUTCOMES, Counts, Overhead, paired_overhead, tool_rows
+from forerun.cli.replay.scoring import OUTCOMES, Counts, Overhead, paired_overhead, saved_on_first_sessions, tool_rows
 from forerun.cli.replay.traces import RecordedCall, Session, Step
 from forerun.client import Totals
 from forerun.v1 import common_pb2, ledger_pb2
@@ -92,6 +92,12 @@ def test_unknown_is_none_never_zero() -> None:
 def test_sessions_of_one_task_are_resampled_together() -> None:
     sessions = [run("same", float(n), 1.0) for n in range(1, 9)]
     assert as_json(results(parallel=sessions, forerun=sessions))["saved_pct_ci95"] is None
+
+
+def test_first_sessions_of_tasks_are_told_apart_from_repeats() -> None:
+    parallel = [run("a", 10.0, 1.0), run("a", 10.0, 1.0), run("b", 10.0, 1.0)]
+    forerun = [run("a", 9.0, 1.0), run("a", 2.0, 1.0), run("b", 8.0, 1.0)]
+    assert saved_on_first_sessions(parallel, forerun) == pytest.approx(15.0)
 
 
 def test_per_tool_rows_come_from_runs_and_ledger_lines() -> None:

@@ -99,7 +99,7 @@ def print_table(results: Results, console: Console) -> None:
     """Prints what people want to know: absolute seconds beside per cents."""
     figures = as_json(results)
     console.print(_times(results, figures))
-    console.print(_counts(figures))
+    console.print(_counts(results, figures))
     if results.tool_rows:
         console.print(_tools(results.tool_rows))
     for difference in results.differences[:_SHOWN_DIFFERENCES]:
@@ -133,12 +133,13 @@ def _interval(figures: Mapping[str, object]) -> str:
     return f" [{interval[0]:.3f}, {interval[1]:.3f}]" if isinstance(interval, list) else ""
 
 
-def _counts(figures: Mapping[str, object]) -> Table:
+def _counts(results: Results, figures: Mapping[str, object]) -> Table:
     table = Table(show_header=False)
     outcomes = figures["outcomes"]
     shown = (
         ("trained on", f"{figures['trained_on']} sessions"),
         ("share of perfect prediction", _number(figures["oracle_share"])),
+        ("saved on first sessions of tasks, %", _number(_on_first_sessions(results))),
         ("launched", str(figures["launched"])),
         (
             "outcomes",
@@ -160,6 +161,10 @@ def _counts(figures: Mapping[str, object]) -> Table:
     for name, value in shown:
         table.add_row(name, value)
     return table
+
+
+def _on_first_sessions(results: Results) -> float | None:
+    return scoring.saved_on_first_sessions(results.parallel, results.forerun)
 
 
 def _tools(rows: Mapping[str, ToolRow]) -> Table:

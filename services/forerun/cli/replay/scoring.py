@@ -94,6 +94,18 @@ def saved(parallel_seconds: float, forerun_seconds: float) -> float | None:
     return saved_pct([Pair(parallel_seconds, forerun_seconds)])
 
 
+def saved_on_first_sessions(parallel: Sequence[SessionRun], forerun: Sequence[SessionRun]) -> float | None:
+    """Percent saved on the first session of each task alone.
+
+    Several models may have worked on one task. As in production the predictor goes on learning while it is scored, so
+    the later sessions of a task come after it has seen the earlier ones; the first sessions are free of that.
+    """
+    first: dict[str, Pair] = {}
+    for without, with_it in zip(parallel, forerun, strict=True):
+        first.setdefault(without.session.task, Pair(without.wall_seconds, with_it.wall_seconds))
+    return saved_pct(list(first.values()))
+
+
 def oracle_share(parallel_seconds: float, forerun_seconds: float, oracle_seconds: float) -> float | None:
     """Share of what perfect prediction saves; None where it saves nothing."""
     ceiling = parallel_seconds - oracle_seconds
