@@ -24,7 +24,7 @@ _ROLLOUT_LENGTH = 8
 _ROLLOUT_MINIMUM = 0.05
 _ROLLOUT_BREADTH = 3
 _CERTAIN = 0.99
-_NEGLIGIBLE = 0.004  # an outcome below this after every context is not looked at further
+_NEGLIGIBLE = 0.01  # an outcome below this after every context is not looked at further
 
 
 @dataclass(slots=True)

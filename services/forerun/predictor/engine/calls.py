@@ -180,9 +180,8 @@ class Calls:
             options = argument.options(name, memory, previous, self.shared)
             for option in options.values():
                 marks = partner_marks(option, calls, events)
-                option.features += marks
-                option.shared += marks
-                option.base += argument.weights.score(marks) + self.shared.score(marks)
+                if marks:
+                    option.add(argument.part(marks, marks, self.shared))
             argument.learn(key, options, normalise(options), self.shared)
             argument.credit(key, kind, memory, session)
             truth = options.get(key)
@@ -211,11 +210,11 @@ class Calls:
         return calls
 
 
-def partner_marks(option: Option, calls: frozenset[int], events: frozenset[int]) -> list[str]:
+def partner_marks(option: Option, calls: frozenset[int], events: frozenset[int]) -> tuple[str, ...]:
     """Features of a value that does or does not share an event with the arguments chosen before it."""
-    marks: list[str] = []
+    marks: tuple[str, ...] = ()
     if calls:
-        marks.append(_OTHER_CALL if calls.isdisjoint(option.calls) else _SAME_CALL)
+        marks = (_OTHER_CALL if calls.isdisjoint(option.calls) else _SAME_CALL,)
     if events:
-        marks.append(_OTHER_EVENT if events.isdisjoint(option.events) else _SAME_EVENT)
+        marks = (*marks, _OTHER_EVENT if events.isdisjoint(option.events) else _SAME_EVENT)
     return marks

@@ -9,6 +9,7 @@ all arguments of the agent, so that a new tool profits from what is known of the
 
 from __future__ import annotations
 
+import heapq
 import math
 import zlib
 from collections.abc import Mapping
@@ -20,12 +21,23 @@ from forerun.predictor.engine.tuning import MAX_CONSTANTS, MAX_PATH_SOURCES, MAX
 from forerun.predictor.engine.values import STRING
 from forerun.predictor.engine.weights import Weights
 
-_PLACES_USED = 10
-_VALUES_PER_PLACE = 16
+_PLACES_USED = 8
+_VALUES_PER_PLACE = 12
 _CONSTANTS_USED = 6
 _MAX_CONSTANT_CHARS = 160
 _FADE = 0.995
+_FLAT = 0.002  # a slope below this is not worth a step
+_ONLY, _LAST = 8, 9  # ranks of the only and of the last value of a group
 NONE_KEY = "\x01"
+
+
+@dataclass(slots=True)
+class Part:
+    """Features that several options have in common, with the sum of their weights."""
+
+    own: tuple[str, ...]
+    shared: tuple[str, ...]
+    score: float
 
 
 @dataclass(slots=True)
@@ -34,16 +46,22 @@ class Option:
 
     Attributes:
         place: The place that explains it best; "c" for a constant.
-        events: Events that showed it; two arguments from one event belong together.
+        parts: Its features.
+        calls: Earlier calls that had it as an argument; two arguments from one call belong together.
+        events: Other events that showed it, the same way.
         base: Score without what other arguments of the call say.
     """
 
     place: str
-    features: list[str] = field(default_factory=list)
-    shared: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     calls: set[int] = field(default_factory=set)
     events: set[int] = field(default_factory=set)
     base: float = 0.0
+
+    def add(self, part: Part) -> None:
+        """Gives the option more features."""
+        self.parts.append(part)
+        self.base += part.score
 
 
 @dataclass(slots=True)
@@ -71,32 +89,39 @@ class Argument:
         """The type that the argument usually has."""
         return max(self.kinds, key=lambda kind: self.kinds[kind], default=STRING)
 
+    def part(self, own: tuple[str, ...], common: tuple[str, ...], shared: Weights) -> Part:
+        """Features with their present score."""
+        return Part(own, common, self.weights.score(own) + shared.score(common))
+
     def options(self, name: str, memory: Memory, previous: str, shared: Weights) -> dict[str, Option]:
         """What the argument may be now, scored, with NONE_KEY for a value that nothing offers."""
         options: dict[str, Option] = {}
         uses = memory.used.get(name, {})
-        last = max(uses, key=lambda key: uses[key], default=None) if uses else None
-        ranked = sorted(self.places.items(), key=lambda item: -item[1][0])[:_PLACES_USED]
-        for place, _ in ranked:
-            self._from_place(place, name, memory, uses, options, previous)
-        self._from_constants(options, previous)
-        for key, option in options.items():
-            _context_features(option, key, memory, uses, last)
-        count = min(len(options), 4)
-        none = Option("", ["-", f"-|{previous}", f"-{count}"], ["-", f"-{count}"])
-        options[NONE_KEY] = none
-        for option in options.values():
-            option.base = self.weights.score(option.features) + shared.score(option.shared)
+        for place in heapq.nlargest(_PLACES_USED, self.places, key=lambda place: self.places[place][0]):
+            self._from_place(place, name, memory, uses, options, previous, shared)
+        self._from_constants(options, previous, shared)
+        self._in_context(options, memory, uses, shared)
+        count = f"-{min(len(options), 4)}"
+        none = options[NONE_KEY] = Option("")
+        none.add(self.part(("-", f"-|{previous}", count), ("-", count), shared))
         return options
 
     def _from_place(
-        self, place: str, name: str, memory: Memory, uses: Mapping[str, int], options: dict[str, Option], previous: str
+        self,
+        place: str,
+        name: str,
+        memory: Memory,
+        uses: Mapping[str, int],
+        options: dict[str, Option],
+        previous: str,
+        shared: Weights,
     ) -> None:
         groups = memory.places.get(place)
         if not groups:
             return
         kind = place_class(place, name)
         is_argument = place[0] == "r"
+        known: dict[tuple[int, int, str, bool], Part] = {}
         taken = 0
         for age, group in enumerate(reversed(groups)):
             fresh = group.ordinal == memory.ordinal
@@ -111,26 +136,23 @@ class Argument:
                     option = options[key] = Option(place)
                     taken += 1
                 (option.calls if is_argument else option.events).add(group.ordinal)
-                rank = "1" if last_index == 0 else "L" if index == last_index else str(min(index, 3))
+                rank = _ONLY if last_index == 0 else _LAST if index == last_index else min(index, 3)
                 state = "u" if key in uses else "n" if awaited else "w"
                 if state == "n":
                     awaited = False
-                tail = f"{old}{state}"
-                option.features += (
-                    place,
-                    place + tail,
-                    f"{place}{old}{rank}",
-                    f"{place}{'f' if fresh else 's'}{previous}{state}",
-                )
-                option.shared += (
-                    kind,
-                    kind + tail,
-                    f"{kind}{old}{rank}{state}",
-                    f"{kind}{'f' if fresh else 's'}{state}",
-                )
+                case = (old, rank, state, fresh)
+                part = known.get(case)
+                if part is None:
+                    new = "f" if fresh else "s"
+                    part = known[case] = self.part(
+                        (place, f"{place}{old}{state}", f"{place}{old}{rank}", f"{place}{new}{previous}{state}"),
+                        (kind, f"{kind}{old}{state}", f"{kind}{old}{rank}{state}", f"{kind}{new}{state}"),
+                        shared,
+                    )
+                option.add(part)
 
-    def _from_constants(self, options: dict[str, Option], previous: str) -> None:
-        known = sorted(self.constants.items(), key=lambda item: -item[1].count)[:_CONSTANTS_USED]
+    def _from_constants(self, options: dict[str, Option], previous: str, shared: Weights) -> None:
+        known = heapq.nlargest(_CONSTANTS_USED, self.constants.items(), key=lambda item: item[1].count)
         total = sum(constant.count for constant in self.constants.values()) + 1.0
         for rank, (key, constant) in enumerate(known):
             option = options.get(key)
@@ -138,17 +160,36 @@ class Argument:
                 option = options[key] = Option("c")
             mark = f"c{digest(key)}"
             share = min(int(8 * constant.count / total), 7)
-            option.features += (mark, f"{mark}|{previous}", f"c#{rank}")
-            option.shared += (f"c#{rank}", f"c%{share}")
+            own = (mark, f"{mark}|{previous}", f"c#{rank}")
+            option.add(self.part(own, (f"c#{rank}", f"c%{share}"), shared))
+
+    def _in_context(self, options: dict[str, Option], memory: Memory, uses: Mapping[str, int], shared: Weights) -> None:
+        last = max(uses, key=lambda key: uses[key]) if uses else None
+        known: dict[tuple[str, bool, bool], Part] = {}
+        for key, option in options.items():
+            used = "UL" if key == last else "U1" if key in uses else "U0"
+            case = (used, key in memory.said, key in memory.answered)
+            part = known.get(case)
+            if part is None:
+                marks = (used, f"S{case[1]:d}{used}", f"A{case[2]:d}{used}")
+                part = known[case] = self.part(marks, marks, shared)
+            option.add(part)
 
     def learn(self, key: str, options: Mapping[str, Option], scores: Mapping[str, float], shared: Weights) -> None:
         """One step towards the value that was really asked for, among options scored by `normalise`."""
         truth = key if key in options else NONE_KEY
+        slopes: dict[int, list[float]] = {}
+        parts: dict[int, Part] = {}
         for name, option in options.items():
             gradient = scores[name] - (1.0 if name == truth else 0.0)
-            if abs(gradient) > 0.002:
-                self.weights.step(option.features, gradient)
-                shared.step(option.shared, gradient * 0.5)
+            for part in option.parts:
+                parts[id(part)] = part
+                slopes.setdefault(id(part), []).append(gradient)
+        for identity, part in parts.items():
+            slope = math.fsum(slopes[identity])
+            if abs(slope) > _FLAT:
+                self.weights.step(part.own, slope)
+                shared.step(part.shared, slope * 0.5)
 
     def credit(self, key: str, kind: str, memory: Memory, session: str) -> None:
         """Counts which places offered the value and which offered only others."""
@@ -216,13 +257,6 @@ class Argument:
             count, times, sessions = (number(part) for part in items(entry))
             argument.constants[key] = Constant(count, int(times), int(sessions))
         return argument
-
-
-def _context_features(option: Option, key: str, memory: Memory, uses: Mapping[str, int], last: str | None) -> None:
-    used = "UL" if key == last else "U1" if key in uses else "U0"
-    marks = (used, f"S{key in memory.said:d}{used}", f"A{key in memory.answered:d}{used}")
-    option.features += marks
-    option.shared += marks
 
 
 def normalise(options: Mapping[str, Option], bonus: Mapping[str, float] | None = None) -> dict[str, float]:

@@ -6,6 +6,7 @@ empty), tools called so far. They are kept as numbers (a checksum), never as wor
 
 from __future__ import annotations
 
+import heapq
 import math
 import zlib
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from forerun.predictor.engine.tuning import MAX_WORD_FEATURES
 
 _RATE = 0.25
 _FADE = 0.9995
+_OUTCOMES = 24  # outcomes that the features are asked about; the others keep their prior
 
 
 def feature(text: str) -> int:
@@ -35,12 +37,12 @@ class Intent:
         """Probabilities of the outcomes of `prior`, which the features correct."""
         scores = {outcome: math.log(share + 1e-9) for outcome, share in prior.items()}
         table_of = self.weights
+        wanted = set(heapq.nlargest(_OUTCOMES, prior, key=lambda outcome: prior[outcome]))
         for number_ in features:
             row = table_of.get(number_)
             if row is not None:
-                for outcome in scores:
-                    if outcome in row:
-                        scores[outcome] += row[outcome]
+                for outcome in row.keys() & wanted:  # the order does not matter: one addition for each outcome
+                    scores[outcome] += row[outcome]
         top = max(scores.values())
         raised = {outcome: math.exp(score - top) for outcome, score in scores.items()}
         total = sum(raised.values())
@@ -51,7 +53,7 @@ class Intent:
         steps = {
             outcome: share - (1.0 if outcome == truth else 0.0)
             for outcome, share in given.items()
-            if share > 0.02 or outcome == truth
+            if share > 0.03 or outcome == truth
         }
         energy = sum(step * step for step in steps.values())
         for name in features:

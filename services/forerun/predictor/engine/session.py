@@ -12,9 +12,9 @@ from forerun.predictor.engine.tuning import MAX_TEXT_TOKENS
 
 START, USER = "^", "U"
 _TOKENS_KEPT = 8
-_USER_WORDS = 48
-_ASSISTANT_WORDS = 40
-_TASK_WORDS = 32
+_USER_WORDS = 32
+_ASSISTANT_WORDS = 24
+_TASK_WORDS = 12
 _MAX_OPEN_CALLS = 512
 _MAX_CALLED = 64
 
@@ -104,7 +104,7 @@ class Session:
     def hear_assistant(self, text: str) -> None:
         """Takes in the model's words; the end of a message says what it waits for."""
         self.memory.add_assistant(text)
-        self.assistant_features = tuple(feature(f"a:{word}") for word in words(text[-600:], _ASSISTANT_WORDS))
+        self.assistant_features = tuple(feature(f"a:{word}") for word in words(text[-300:], _ASSISTANT_WORDS))
 
     def note_call(self, turn: int, index: int, tool: str) -> None:
         """Remembers an open call."""
