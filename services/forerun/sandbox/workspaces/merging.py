@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-from forerun.sandbox.workspaces.trees import names, opened, remove_entry, state
+from forerun.sandbox.workspaces.trees import names, opened, remove_entry, set_attributes, state
 
 _MARK_PREFIXES: Final = ("user.overlay.", "trusted.overlay.")
 _OPAQUE: Final = ("user.overlay.opaque", "trusted.overlay.opaque")
@@ -34,6 +34,9 @@ def apply_overlay(upper: int, base: int, trash: int) -> None:
     """
     bin_ = _Trash(trash)
     _apply(upper, base, bin_.throw)
+    found = os.fstat(upper)
+    os.fchmod(base, stat.S_IMODE(found.st_mode))
+    os.utime(base, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def swap_tree(fork: int, base: int, trash: int) -> None:
@@ -66,7 +69,12 @@ class _Trash:
     def throw(self, source: int, name: str) -> None:
         while state(self._directory, str(self._next)) is not None:
             self._next += 1
-        os.rename(name, str(self._next), src_dir_fd=source, dst_dir_fd=self._directory)
+        found = state(source, name)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            with opened(name, within=source, write=True):
+                os.rename(name, str(self._next), src_dir_fd=source, dst_dir_fd=self._directory)
+        else:
+            os.rename(name, str(self._next), src_dir_fd=source, dst_dir_fd=self._directory)
 
 
 def _apply(upper: int, base: int, throw: Callable[[int, str], None]) -> None:
@@ -80,35 +88,30 @@ def _apply(upper: int, base: int, throw: Callable[[int, str], None]) -> None:
                 throw(base, name)
             os.unlink(name, dir_fd=upper)
         elif stat.S_ISDIR(found.st_mode):
-            _apply_directory(
-                upper, base, name, throw, base_is_directory=below is not None and stat.S_ISDIR(below.st_mode)
-            )
+            _apply_directory(upper, base, name, found, throw)
         else:
             if below is not None and stat.S_ISDIR(below.st_mode):
                 throw(base, name)
             os.rename(name, name, src_dir_fd=upper, dst_dir_fd=base)
-    _settle_directory(upper, base)
 
 
 def _apply_directory(
-    upper: int, base: int, name: str, throw: Callable[[int, str], None], *, base_is_directory: bool
+    upper: int, base: int, name: str, found: os.stat_result, throw: Callable[[int, str], None]
 ) -> None:
-    with opened(name, within=upper) as changed:
-        replaces = not base_is_directory or _is_opaque(changed)
-        if replaces:
+    below = state(base, name)
+    with opened(name, within=upper, write=True) as changed:
+        if below is None or not stat.S_ISDIR(below.st_mode) or _is_opaque(changed):
             # Only the marks *below* go now: if we stop here, the mark of this directory still says that it replaces.
             _strip_below(changed)
-        else:
-            with opened(name, within=base) as old:
-                _apply(changed, old, throw)
-    if not replaces:
-        remove_entry(upper, name)
-        return
-    if state(base, name) is not None:
-        throw(base, name)
-    os.rename(name, name, src_dir_fd=upper, dst_dir_fd=base)
-    with opened(name, within=base) as moved:
-        _strip(moved)
+            if below is not None:
+                throw(base, name)
+            os.rename(name, name, src_dir_fd=upper, dst_dir_fd=base)
+            _strip(changed)
+            return
+        with opened(name, within=base, write=True) as old:
+            _apply(changed, old, throw)
+    set_attributes(base, name, found)
+    remove_entry(upper, name)
 
 
 def _strip_below(directory: int) -> None:
@@ -120,7 +123,7 @@ def _strip_below(directory: int) -> None:
         if is_whiteout(found):
             os.unlink(name, dir_fd=directory)
         elif stat.S_ISDIR(found.st_mode):
-            with opened(name, within=directory) as below:
+            with opened(name, within=directory, write=True) as below:
                 _strip_below(below)
                 _strip(below)
 
@@ -134,10 +137,3 @@ def _strip(directory: int) -> None:
         if mark.startswith(_MARK_PREFIXES):
             with contextlib.suppress(PermissionError):
                 os.removexattr(directory, mark)
-
-
-def _settle_directory(upper: int, base: int) -> None:
-    """Gives a merged directory the mode and times that it had in the fork."""
-    found = os.fstat(upper)
-    os.fchmod(base, stat.S_IMODE(found.st_mode))
-    os.utime(base, ns=(found.st_atime_ns, found.st_mtime_ns))

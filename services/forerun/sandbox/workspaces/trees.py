@@ -56,17 +56,49 @@ class Budget:
 
 
 @contextmanager
-def opened(path: str, *, within: int | None = None) -> Iterator[int]:
+def opened(path: str, *, within: int | None = None, write: bool = False) -> Iterator[int]:
     """A directory, opened without following a link in its last part.
+
+    Tools may leave directories that not even their owner can enter or change (`chmod 0`); such a one gets its mode back
+    at the end.
+
+    Args:
+        path: Its name.
+        within: The open directory that it is in.
+        write: It will be changed, or moved (which changes its entry for the parent).
 
     Raises:
         OSError: It is not there, or is not a directory.
     """
-    descriptor = os.open(path, _DIRECTORY, dir_fd=within)
+    mode: int | None = None
     try:
+        descriptor = os.open(path, _DIRECTORY, dir_fd=within)
+    except PermissionError:
+        descriptor, mode = _forced(path, within, _DIRECTORY)
+    try:
+        found = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if write and mode is None and found & stat.S_IRWXU != stat.S_IRWXU:
+            os.fchmod(descriptor, found | stat.S_IRWXU)
+            mode = found
         yield descriptor
     finally:
+        if mode is not None:
+            os.fchmod(descriptor, mode)
         os.close(descriptor)
+
+
+def _forced(path: str, within: int | None, flags: int) -> tuple[int, int]:
+    """Opens what denies it, after giving its owner (us) the right; also the mode that it had."""
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        # Through the handle, because a mode cannot be set by name without following a link.
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        if stat.S_ISLNK(os.fstat(handle).st_mode):
+            raise OSError(errno.ELOOP, "became a link", path)
+        os.chmod(f"/proc/self/fd/{handle}", mode | stat.S_IRWXU)
+        return os.open(f"/proc/self/fd/{handle}", flags & ~os.O_NOFOLLOW), mode
+    finally:
+        os.close(handle)
 
 
 def names(directory: int) -> list[str]:
@@ -118,7 +150,7 @@ def _copy_entry(source: int, target: int, name: str, budget: Budget, *, clone: b
             os.mkdir(name, 0o700, dir_fd=target)
             with opened(name, within=target) as copy:
                 copy_tree(below, copy, budget, clone=clone)
-                os.fchmod(copy, os.fstat(below).st_mode & _MODE_BITS)
+                os.fchmod(copy, found.st_mode & _MODE_BITS)
     elif stat.S_ISREG(found.st_mode):
         _copy_file(source, target, name, budget, clone=clone)
     elif stat.S_ISLNK(found.st_mode):
@@ -130,7 +162,11 @@ def _copy_entry(source: int, target: int, name: str, budget: Budget, *, clone: b
 
 
 def _copy_file(source: int, target: int, name: str, budget: Budget, *, clone: bool) -> None:
-    reader = os.open(name, _FILE, dir_fd=source)
+    try:
+        reader = os.open(name, _FILE, dir_fd=source)
+    except PermissionError:
+        reader, mode = _forced(name, source, _FILE)
+        os.fchmod(reader, mode)
     try:
         found = os.fstat(reader)
         if not stat.S_ISREG(found.st_mode):
@@ -166,6 +202,16 @@ def _copy_times(found: os.stat_result, target: int) -> None:
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
+def set_attributes(directory: int, name: str, wanted: os.stat_result) -> None:
+    """Gives a name, which is no link, mode and times, also where its present mode denies everything."""
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.utime(f"/proc/self/fd/{handle}", ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(wanted.st_mode))
+    finally:
+        os.close(handle)
+
+
 def remove_entry(directory: int, name: str) -> None:
     """Removes a name with all that is below it. What is not there is fine; directories without rights are opened."""
     try:
@@ -175,22 +221,10 @@ def remove_entry(directory: int, name: str) -> None:
         return
     except (IsADirectoryError, PermissionError):
         pass  # a directory; some file systems say EPERM
-    _allow_entry(directory, name)
-    with opened(name, within=directory) as below:
+    with opened(name, within=directory, write=True) as below:
         for child in names(below):
             remove_entry(below, child)
     os.rmdir(name, dir_fd=directory)
-
-
-def _allow_entry(directory: int, name: str) -> None:
-    """Gives us the right to enter a directory that was left without rights (as overlayfs does with its work area)."""
-    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        # Through the handle, because a mode cannot be set by name without following a link.
-        if os.fstat(handle).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)
-    finally:
-        os.close(handle)
 
 
 def measure(directory: int, budget: Budget) -> None:
