@@ -455,3 +455,11 @@ def test_nothing_is_answered_after_the_session_was_lost() -> None:
     assert d.answers == {}
     assert d.outcomes() == {Outcome.CANCELLED: 1}
     assert ("set", prepared("set", id=2, v=1).arguments, False) not in d.executed
+
+
+def test_one_prediction_that_names_a_call_twice_runs_it_once() -> None:
+    d = Driver()
+    d.propose(proposal("get", id=1), proposal("get", id=1))
+    d.run(until=5.0)
+    assert len(d.executed) == 1
+    assert d.refusals() == ["duplicate"]

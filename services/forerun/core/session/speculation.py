@@ -177,7 +177,8 @@ class Speculations:
         if self._c.mode is Mode.SHADOW:
             self._refuse(candidate, weighed, Refusal.SHADOW)
             return
-        refusal = self._c.purse.refusal(money)
+        # Asked again here: another candidate of the same prediction may have been admitted since.
+        refusal = Refusal.DUPLICATE if prepared.identity in self._by_identity else self._c.purse.refusal(money)
         if refusal is None and len(self._open) >= limits.SPECULATIONS_PER_SESSION and not self._make_room():
             refusal = Refusal.BOUND
         withhold = self._c.policy.withhold
