@@ -84,9 +84,16 @@ class Observer:
         """Counts of one tenant since start."""
         return self._totals.get(tenant) or Totals()
 
-    def may_launch(self, concurrent: int) -> bool:
-        """Fewer speculations run on this replica than the policy allows."""
-        return self._running < concurrent
+    def reserve(self, concurrent: int) -> bool:
+        """Takes one of the speculations that may run at once on this replica; False where the policy allows no more."""
+        if self._running >= concurrent:
+            return False
+        self._running += 1
+        return True
+
+    def release(self) -> None:
+        """A speculation that was reserved has ended."""
+        self._running -= 1
 
     @contextmanager
     def execution(self, effect: Execute, step: str | None) -> Iterator[None]:
@@ -98,7 +105,6 @@ class Observer:
         mode = "speculative" if effect.speculative else "authoritative"
         self._metrics.add(m.TOOL_EXECUTIONS, mode=mode)
         if effect.speculative:
-            self._running += 1
             self._metrics.add(m.SPECULATIONS_LAUNCHED, kind="tool")
             self._metrics.change(m.SPECULATIONS_OPEN, 1.0)
         span = self._tracing.start(
@@ -114,7 +120,6 @@ class Observer:
             yield
         finally:
             if effect.speculative:
-                self._running -= 1
                 self._metrics.change(m.SPECULATIONS_OPEN, -1.0)
             else:
                 span.end()

@@ -277,16 +277,25 @@ class Runner:
     # ------------------------------------------------------------ executions
 
     def _execute(self, effect: Execute) -> None:
-        session = self.session
-        if effect.speculative and not self._ports.observer.may_launch(session.policy.concurrent):
-            self._refuse_slot(effect)
-            return
-        if effect.speculative and not self._ports.workers.has_slot(session.context.session):
+        if effect.speculative and not self._may_launch():
             self._refuse_slot(effect)
             return
         task = self._ports.tasks.spawn(self._run(effect), name=f"execute {effect.prepared.tool}")
         self._executions[effect.execution] = task
-        task.add_done_callback(lambda _: self._executions.pop(effect.execution, None))
+
+        def ended(_: object) -> None:
+            self._executions.pop(effect.execution, None)
+            if effect.speculative:
+                self._ports.observer.release()
+
+        task.add_done_callback(ended)
+
+    def _may_launch(self) -> bool:
+        """Takes a place for a speculation, at once: others may be launched before its task begins."""
+        session = self.session
+        if not self._ports.workers.has_slot(session.context.session):
+            return False
+        return self._ports.observer.reserve(session.policy.concurrent)
 
     def _refuse_slot(self, effect: Execute) -> None:
         result = ExecutionResult(status=CallStatus.UNAVAILABLE, not_started=True, no_slot=True)

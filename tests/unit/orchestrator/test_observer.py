@@ -77,7 +77,7 @@ def test_counters_follow_the_ledger() -> None:
 
 def test_the_replica_keeps_to_the_policys_number_of_speculations() -> None:
     observer = Observer(Metrics("orchestrator"), Tracing("orchestrator"))
-    assert observer.may_launch(1)
-    with observer.execution(execute("one", speculative=True), None):
-        assert not observer.may_launch(1)
-    assert observer.may_launch(1)
+    # Two are launched in one breath, before the task of the first one has begun.
+    assert [observer.reserve(1), observer.reserve(1)] == [True, False]
+    observer.release()
+    assert observer.reserve(1)
