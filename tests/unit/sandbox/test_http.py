@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from forerun.runtime.errors import ErrorReason
-from forerun.sandbox.connectors.egress import Egress, EgressTransport, judged_address
+from forerun.sandbox.connectors.egress import Egress, EgressTransport, judged_addresses
 from forerun.sandbox.connectors.http import HttpConnector
 from forerun.sandbox.connectors.port import Ended, Result, ToolFault
 from forerun.sandbox.connectors.secrets import Secrets
@@ -220,9 +220,9 @@ async def test_the_address_decides(entries: list[str], host: str, address: str, 
     async def resolve(_: str, __: int) -> Sequence[str]:
         return [address]
 
-    judging = judged_address(Egress.of(entries, []), host, 443, resolve)
+    judging = judged_addresses(Egress.of(entries, []), host, 443, resolve)
     if allowed:
-        assert await judging == address
+        assert await judging == [address]
     else:
         with pytest.raises(ToolFault) as refused:
             await judging
@@ -251,4 +251,25 @@ async def test_the_connection_goes_to_the_judged_address_and_proves_the_name() -
     # The name changes its mind: the second connection is judged anew.
     with pytest.raises(ToolFault):
         await connector.call(asked, lambda _: None)
+    await connector.close()
+
+
+async def test_a_dead_address_of_a_name_is_passed_over() -> None:
+    tried: list[str] = []
+
+    async def resolve(_: str, __: int) -> Sequence[str]:
+        return ["2001:db8::1", "169.254.169.254", "93.184.216.34", "93.184.216.35"]
+
+    def inner(request: httpx.Request) -> httpx.Response:
+        tried.append(request.url.host)
+        if ":" in request.url.host:
+            raise httpx.ConnectError("no route")
+        return httpx.Response(200, text="ok")
+
+    connector = HttpConnector(
+        EgressTransport(httpx.MockTransport(inner), resolve), Secrets(None), _Clock(), max_bytes=100
+    )
+    subject = tool("t", Server("s", egress=("api.test", "2001:db8::/32")), HttpEndpoint("GET", "https://api.test/x"))
+    assert (await connector.call(invocation(subject), lambda _: None)).content == b"ok"
+    assert tried == ["2001:db8::1", "93.184.216.34"]
     await connector.close()

@@ -7,6 +7,7 @@ differently the second time gains nothing. Redirects are not followed: each hop 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -95,8 +96,8 @@ async def system_resolve(host: str, port: int) -> Sequence[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-async def judged_address(egress: Egress, host: str, port: int, resolve: Resolve) -> str:
-    """The address to connect to.
+async def judged_addresses(egress: Egress, host: str, port: int, resolve: Resolve) -> list[str]:
+    """The addresses that may be connected to, in the resolver's order; at least one.
 
     Raises:
         ToolFault: The host or all of its addresses are not allowed, or it has none.
@@ -105,17 +106,17 @@ async def judged_address(egress: Egress, host: str, port: int, resolve: Resolve)
     if not egress.allows_name(host):
         raise refusal
     if _parsed(host) is not None:
-        return host.strip("[]")
+        return [host.strip("[]")]
     try:
         addresses = await resolve(host, port)
     except OSError as error:
         raise ToolFault(
             Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, "the name of the tool's host does not resolve", not_started=True
         ) from error
-    for address in addresses:
-        if egress.allows_address(host, address):
-            return address
-    raise refusal
+    allowed = [address for address in dict.fromkeys(addresses) if egress.allows_address(host, address)]
+    if not allowed:
+        raise refusal
+    return allowed
 
 
 class EgressTransport(httpx.AsyncBaseTransport):
@@ -135,10 +136,14 @@ class EgressTransport(httpx.AsyncBaseTransport):
         egress: Egress = request.extensions[EGRESS_EXTENSION]
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
-        address = await judged_address(egress, host, port, self._resolve)
+        *others, last = await judged_addresses(egress, host, port, self._resolve)
         # The Host header was set from the name; TLS still proves the name.
         request.extensions = {**request.extensions, "sni_hostname": host}
-        request.url = request.url.copy_with(host=address)
+        for address in others:
+            request.url = request.url.copy_with(host=address)
+            with contextlib.suppress(httpx.ConnectError, httpx.ConnectTimeout):
+                return await self._inner.handle_async_request(request)
+        request.url = request.url.copy_with(host=last)
         return await self._inner.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -164,9 +169,13 @@ class McpEgressTransport(httpx2.AsyncBaseTransport):
         """Sends a request to an address that the server's egress allows."""
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
-        address = await judged_address(self._egress, host, port, self._resolve)
+        *others, last = await judged_addresses(self._egress, host, port, self._resolve)
         request.extensions = {**request.extensions, "sni_hostname": host}
-        request.url = request.url.copy_with(host=address)
+        for address in others:
+            request.url = request.url.copy_with(host=address)
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
+                return await self._inner.handle_async_request(request)
+        request.url = request.url.copy_with(host=last)
         return await self._inner.handle_async_request(request)
 
     async def aclose(self) -> None:
