@@ -11,6 +11,7 @@ from forerun.cli.demo.figures import OUTCOMES, Figures
 from forerun.cli.demo.runs import Answer, Served, SessionRecord, Step
 
 _WIDTH = 60
+_MODEL, _HIDDEN, _WAITING = "─", "▓", "█"
 _HOW = {
     Served.READY: "ready before it was asked for",
     Served.JOINED: "already running when asked for",
@@ -81,11 +82,8 @@ def print_timeline(console: Console, record: SessionRecord, parallel: SessionRec
         )
     )
     console.print(f"User: {record.task.user_text}", markup=False, highlight=False)
-    console.print(
-        Text.assemble(
-            ("━", "cyan"), " model  ", ("━", "red"), " waiting for tools  ", ("━", "green"), " hidden tool time"
-        )
-    )
+    legend = ((_HIDDEN, "green", "model, tools run ahead"), (_MODEL, "cyan", "model"), (_WAITING, "red", "waiting"))
+    console.print(Text("  ").join(Text.assemble((sign, style), " ", what) for sign, style, what in legend))
     scale = _WIDTH / record.seconds
     offset = 0.0
     for number, step in enumerate(record.steps, start=1):
@@ -101,7 +99,8 @@ def _bar(step: Step, offset: float, scale: float) -> Text:
     hidden = min(model, round(_hidden(step) * scale))
     waiting = round(step.tool_seconds * scale)
     bar = Text(" " * start)
-    bar.append("━" * (model - hidden), "cyan").append("━" * hidden, "green").append("━" * waiting, "red")
+    # What runs ahead starts when the model does.
+    bar.append(_HIDDEN * hidden, "green").append(_MODEL * (model - hidden), "cyan").append(_WAITING * waiting, "red")
     return bar.append(f"  model {step.model_seconds:.2f} s, then waited {step.tool_seconds:.2f} s")
 
 
