@@ -1,0 +1,251 @@
+"""Agents: they follow their plans with the real client, and write down what they asked and what they got."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from forerun.client import AsyncClient, AsyncSession, Call, ForerunClientError, Result
+from forerun.runtime.ids import Ids
+from forerun.v1 import common_pb2, event_pb2, session_pb2, session_pb2_grpc
+from tests.simulation.plans import Message, Plan, Planned
+from tests.simulation.tap import Tap
+
+_OPEN_TRIES = 6
+_UNARY_SECONDS = 40.0
+_EXTRA_INDEX = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call as its agent saw it. Times are loop seconds of the agent.
+
+    Attributes:
+        status: Status of the answer, in lower case.
+        calls: Calls of its message, for its bound.
+        offline: The client itself gave up; the platform gave no answer.
+    """
+
+    session: str
+    turn: int
+    index: int
+    call: Planned
+    asked_at: float
+    answered_at: float
+    timeout_seconds: float | None
+    calls: int
+    status: str
+    served: str
+    reason: str
+    content: bytes
+    tool_error: bool
+
+
+@dataclass(slots=True)
+class Diary:
+    """What all agents of a run wrote down.
+
+    Attributes:
+        asked: Every call with its answer.
+        open: Calls of which no answer came yet.
+        sessions: Session to plan.
+        lost: Why sessions ended that their agents did not end.
+        conflicts: Repeats of a key with other arguments that were not refused.
+    """
+
+    asked: list[Asked] = field(default_factory=list)
+    open: int = 0
+    sessions: dict[str, Plan] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+
+
+class Agent:
+    """Follows one plan.
+
+    Args:
+        plan: What to do.
+        channel: To the platform, with the tap in it.
+        ids: Makes the session's id.
+        tap: Is told of unary calls.
+        diary: Where it writes.
+        chance: Draws what the plan leaves open.
+    """
+
+    def __init__(
+        self, plan: Plan, *, channel: grpc.aio.Channel, ids: Ids, tap: Tap, diary: Diary, chance: random.Random
+    ) -> None:
+        self._plan = plan
+        self._client = AsyncClient(channel=channel, ids=ids)
+        self._stub = session_pb2_grpc.SessionServiceStub(channel)
+        self._ids = ids
+        self._tap = tap
+        self._diary = diary
+        self._chance = chance
+        self._next = 0
+
+    async def run(self) -> None:
+        """Does what the plan says, as far as the platform allows it."""
+        await asyncio.sleep(self._plan.start_at)
+        async with self._client:
+            identity = self._ids.uuid7()
+            self._diary.sessions[identity] = self._plan
+            try:
+                session = await self._open(identity, resume=False)
+                await self._follow(session)
+            except ForerunClientError as error:
+                self._diary.lost.append(error.reason)
+
+    async def _open(self, identity: str, *, resume: bool) -> AsyncSession:
+        for attempt in range(_OPEN_TRIES):
+            session = self._client.session(
+                self._plan.agent, session_id=identity, resume=resume and attempt == 0, mode=self._plan.mode
+            )
+            try:
+                await session.open()
+                return session
+            except ForerunClientError:
+                if attempt == _OPEN_TRIES - 1:
+                    raise
+                await asyncio.sleep(1.0)
+        raise AssertionError("not reached")
+
+    async def _follow(self, session: AsyncSession) -> None:
+        last = len(self._plan.messages) - 1
+        for position, message in enumerate(self._plan.messages):
+            if message.move:
+                session = await self._open(session.id, resume=True)
+            if message.follow:
+                message.calls[0].arguments = {"id": self._next}
+            if message.user:
+                texts = [str(value) for call in message.calls for value in call.arguments.values()]
+                await session.user_turn("please look at " + " ".join(texts))
+            await session.model_started()
+            await asyncio.sleep(message.model_seconds)
+            if not message.calls:
+                await session.assistant_message("nothing to do")
+                continue
+            if position == last and self._plan.close_during is not None:
+                await self._leave(session, message, self._plan.close_during)
+                return
+            await self._ask(session, message)
+        await session.close()
+
+    async def _leave(self, session: AsyncSession, message: Message, seconds: float) -> None:
+        """Closes the session while the calls of a message are open."""
+        asking = asyncio.ensure_future(self._ask(session, message))
+        await asyncio.sleep(seconds)
+        await session.close("leaves early")
+        with suppress(ForerunClientError):
+            await asking
+
+    async def _ask(self, session: AsyncSession, message: Message) -> None:
+        loop = asyncio.get_running_loop()
+        calls = [Call(one.tool, dict(one.arguments)) for one in message.calls]
+        asked_at = loop.time()
+        if message.cancel is not None:
+            position, seconds = message.cancel
+            loop.call_later(seconds, self._take_back, session, calls[position])
+        self._diary.open += len(calls)
+        try:
+            async with asyncio.timeout(message.give_up):
+                results = await session.call_tools(calls, timeout_seconds=message.timeout_seconds)
+        except TimeoutError:
+            self._diary.open -= len(calls)
+            return
+        self._diary.open -= len(calls)
+        self._write(session.id, message, results, asked_at)
+        await self._afterwards(session, message, results[0].turn)
+
+    def _take_back(self, session: AsyncSession, call: Call) -> None:
+        async def cancel() -> None:
+            with suppress(ForerunClientError):
+                await session.cancel(call)
+
+        self._cancelling = asyncio.ensure_future(cancel())
+
+    def _write(self, session: str, message: Message, results: Sequence[Result], asked_at: float) -> None:
+        now = asyncio.get_running_loop().time()
+        for planned, result in zip(message.calls, results, strict=True):
+            self._diary.asked.append(
+                Asked(
+                    session=session,
+                    turn=result.turn,
+                    index=result.index,
+                    call=Planned(planned.tool, dict(planned.arguments)),
+                    asked_at=asked_at,
+                    answered_at=now,
+                    timeout_seconds=message.timeout_seconds,
+                    calls=len(results),
+                    status=result.status.value,
+                    served=result.served.value,
+                    reason=result.failure.reason if result.failure else "",
+                    content=result.content,
+                    tool_error=result.tool_error,
+                )
+            )
+            if planned.tool == "get" and result.status.value == "ok" and not result.tool_error:
+                self._next = int(json.loads(result.content)["next"])
+
+    # ------------------------------------------------------------ unary calls beside the stream
+
+    async def _afterwards(self, session: AsyncSession, message: Message, turn: int) -> None:
+        if message.extra is not None:
+            await self._unary(session.id, turn, _EXTRA_INDEX, message.extra)
+        if message.ask_again == "same":
+            await self._unary(session.id, turn, 0, message.calls[0])
+        elif message.ask_again == "other":
+            other = Planned(message.calls[0].tool, message.calls[0].arguments | {"id": 99})
+            status = await self._unary(session.id, turn, 0, other, record=False)
+            if status not in (None, "CALL_KEY_CONFLICT"):
+                self._diary.conflicts.append(f"{session.id}/{turn}/0 with other arguments ended as {status}")
+
+    async def _unary(
+        self, session: str, turn: int, index: int, planned: Planned, *, record: bool = True
+    ) -> str | None:
+        """Asks by CallTools; the reason of its failure or its status, None where the platform could not be asked."""
+        hello = session_pb2.Hello(session=session, agent=self._plan.agent, resume=True)
+        if self._plan.mode is not None:
+            hello.mode = common_pb2.Mode.Value(f"MODE_{self._plan.mode.upper()}")
+        batch = session_pb2.CallBatch(
+            turn=turn,
+            calls=[
+                event_pb2.AskedCall(
+                    index=index, action=common_pb2.Action(tool=planned.tool, arguments=planned.data)
+                )
+            ],
+        )
+        asked_at = asyncio.get_running_loop().time()
+        self._tap.asked(session, batch)
+        request = session_pb2.CallToolsRequest(hello=hello, batch=batch)
+        try:
+            response = await self._stub.CallTools(request, timeout=_UNARY_SECONDS)
+        except grpc.aio.AioRpcError:
+            return None
+        result = response.results[0]
+        status = common_pb2.CallStatus.Name(result.status).removeprefix("CALL_STATUS_").lower()
+        if record:
+            self._diary.asked.append(
+                Asked(
+                    session=session,
+                    turn=turn,
+                    index=index,
+                    call=planned,
+                    asked_at=asked_at,
+                    answered_at=asyncio.get_running_loop().time(),
+                    timeout_seconds=None,
+                    calls=1,
+                    status=status,
+                    served=common_pb2.Served.Name(result.served).removeprefix("SERVED_").lower(),
+                    reason=result.failure.reason,
+                    content=result.observation.content,
+                    tool_error=result.observation.tool_error,
+                )
+            )
+        return result.failure.reason or status

@@ -1,0 +1,258 @@
+"""What goes wrong in a run: faults of bus, network, processes and people, drawn by the seed and carried out on time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from forerun.cli.virtual import SERVICES, VirtualPlatform
+from forerun.runtime.bus_memory_faults import FaultRates
+from forerun.runtime.errors import ForerunError
+from forerun.v1 import session_pb2, session_pb2_grpc
+from tests.simulation.policy import Policy, draw_policy
+from tests.simulation.world import Temper
+
+KINDS: Final = ("tools", "messages", "appends", "broker", "network", "restart", "crash", "switch", "policy")
+"""Every kind of fault; a run has some of them."""
+
+_HORIZON_SECONDS: Final = 45.0
+_RESTART_TRIES: Final = 60
+_STOP_SECONDS: Final = 6.0
+_LINKS: Final = (
+    ("client", "orchestrator"),
+    ("orchestrator", "sandbox"),
+    ("orchestrator", "verifier"),
+    ("verifier", "sandbox"),
+)
+_STOPPABLE: Final = ("predictor", "verifier", "sandbox", "orchestrator")
+
+
+def draw_kinds(chance: random.Random) -> frozenset[str]:
+    """The kinds of fault of a run: none, a few, or all."""
+    draw = chance.random()
+    if draw < 0.1:
+        return frozenset()
+    if draw < 0.8:
+        return frozenset(chance.sample(KINDS, chance.randint(1, 3)))
+    return frozenset(KINDS)
+
+
+def draw_temper(chance: random.Random, kinds: frozenset[str]) -> Temper:
+    """How the tools behave."""
+    if "tools" not in kinds:
+        return Temper()
+    shares = [chance.choice([0.0, 0.03, 0.08]) for _ in range(8)]
+    return Temper(*shares)
+
+
+def draw_rates(chance: random.Random, kinds: frozenset[str]) -> FaultRates:
+    """How the bus behaves."""
+    messages, appends = "messages" in kinds, "appends" in kinds
+
+    def share(on: bool, most: float) -> float:
+        return chance.uniform(0.0, most) if on else 0.0
+
+    return FaultRates(
+        core_drop=share(messages, 0.3),
+        core_double=share(messages, 0.3),
+        core_delay=share(messages, 0.5),
+        core_delay_max_seconds=2.0,
+        append_refused=share(appends, 0.15),
+        append_lost=share(appends, 0.1),
+        append_unacknowledged=share(appends, 0.15),
+        delivery_lost=share(messages, 0.2),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which something was away: what, from, until."""
+
+    what: str
+    begin: float
+    end: float
+
+
+class Platform(VirtualPlatform):
+    """A platform whose services can also be killed."""
+
+    async def kill(self, name: str) -> None:
+        """Ends a service like SIGKILL: from now on nothing it does reaches anybody; then its remains are swept up."""
+        app = self.apps.pop(name, None)
+        if app is None:
+            return
+        bus = self._buses.pop(name)
+        bus.cut()
+        others = [f"{other}:1" for other in SERVICES if other != name]
+        for other in others:
+            self.fabric.refuse(other, source=name)
+            self.fabric.drop(other, source=name)
+        self.fabric.refuse(f"{name}:1")
+        self.fabric.drop(f"{name}:1")
+        await app.stop(0.0)
+        await bus.close(0.0)
+        for other in others:
+            self.fabric.heal(other, source=name)
+        self.fabric.heal(f"{name}:1")
+
+
+@dataclass(slots=True)
+class Nemesis:
+    """Carries out the faults of one run.
+
+    Attributes:
+        counts: How often each fault happened.
+        outages: When what was away.
+        trace: Everything, for the digest of the run.
+        killed: When the orchestrator was killed.
+        switched: (off since, on again) of the kill switch; on again is infinite while it is off.
+        policies: All policies that were in force.
+    """
+
+    platform: Platform
+    chance: random.Random
+    kinds: frozenset[str]
+    policies: list[Policy]
+    counts: Counter[str] = field(default_factory=Counter)
+    outages: list[Outage] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    killed: list[float] = field(default_factory=list)
+    switched: list[tuple[float, float]] = field(default_factory=list)
+    _stopped: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self) -> None:
+        """Everything that goes wrong, then everything is whole again."""
+        plan = self._plan()
+        async with asyncio.TaskGroup() as group:
+            for at, deed in plan:
+                group.create_task(self._at(at, deed))
+        self.heal()
+
+    def heal(self) -> None:
+        """Ends what is still going on."""
+        self.platform.broker.come_up()
+        for source, target in _LINKS:
+            self.platform.fabric.heal(f"{target}:1", source=source)
+
+    def _plan(self) -> list[tuple[float, Callable[[], Awaitable[None]]]]:
+        chance = self.chance
+        deeds: dict[str, Callable[[], Awaitable[None]]] = {
+            "broker": self._broker_down,
+            "network": self._network,
+            "restart": self._restart,
+            "crash": self._crash,
+            "switch": self._switch,
+            "policy": self._policy,
+        }
+        plan = []
+        for kind, deed in deeds.items():
+            if kind in self.kinds:
+                times = chance.randint(1, 4) if kind == "network" else chance.randint(1, 2)
+                plan += [(chance.uniform(1.0, _HORIZON_SECONDS), deed) for _ in range(times)]
+        return plan
+
+    async def _at(self, seconds: float, deed: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(seconds)
+        await deed()
+
+    def _note(self, what: str) -> float:
+        now = asyncio.get_running_loop().time()
+        self.counts[what.partition(" ")[0]] += 1
+        self.trace.append(f"{now!r} {what}")
+        return now
+
+    async def _broker_down(self) -> None:
+        begin = self._note("broker-down")
+        self.platform.broker.go_down()
+        await asyncio.sleep(self.chance.uniform(0.3, 8.0))
+        self.platform.broker.come_up()
+        self.outages.append(Outage("broker", begin, asyncio.get_running_loop().time()))
+
+    async def _network(self) -> None:
+        source, target = self.chance.choice(_LINKS)
+        fabric, address = self.platform.fabric, f"{target}:1"
+        kind = self.chance.choice(["drop", "drop", "refuse", "delay"])
+        begin = self._note(f"{kind} {source}-{target}")
+        if kind == "drop":
+            fabric.drop(address, source=source)
+        elif kind == "refuse":
+            fabric.refuse(address, source=source)
+            await asyncio.sleep(self.chance.uniform(0.3, 4.0))
+            fabric.heal(address, source=source)
+        else:
+            fabric.delay(address, self.chance.uniform(0.02, 0.4), source=source)
+            await asyncio.sleep(self.chance.uniform(2.0, 15.0))
+            fabric.heal(address, source=source)
+        self.outages.append(Outage(f"{source}-{target}", begin, asyncio.get_running_loop().time()))
+
+    async def _restart(self) -> None:
+        name = self.chance.choice(_STOPPABLE)
+        async with self._stopped:
+            begin = self._note(f"restart {name}")
+            await self.platform.stop_service(name, _STOP_SECONDS)
+            await self._start(name)
+            self.outages.append(Outage(name, begin, asyncio.get_running_loop().time()))
+
+    async def _crash(self) -> None:
+        name = self.chance.choice(_STOPPABLE)
+        async with self._stopped:
+            begin = self._note(f"crash {name}")
+            if name == "orchestrator":
+                self.killed.append(begin)
+            await self.platform.kill(name)
+            await self._start(name)
+            self.outages.append(Outage(name, begin, asyncio.get_running_loop().time()))
+
+    async def _start(self, name: str) -> None:
+        """Starts a service as a supervisor does: again and again."""
+        for _ in range(_RESTART_TRIES):
+            await asyncio.sleep(self.chance.uniform(0.1, 2.0))
+            try:
+                await self.platform.start_service(name)
+                return
+            except ForerunError:
+                self._note(f"start-failed {name}")
+        raise AssertionError(f"{name} does not start any more")
+
+    async def _switch(self) -> None:
+        stub = session_pb2_grpc.SessionServiceStub(self.platform.channel())
+        if not await self._set(stub, on=False):
+            return
+        begin = self._note("switch-off")
+        await asyncio.sleep(self.chance.uniform(1.0, 10.0))
+        self.switched.append((begin, float("inf")))
+        end = self._note("switch-on")
+        # From the ask on it may be on, whatever the answer says.
+        self.switched[-1] = (begin, end)
+        while not await self._set(stub, on=True):
+            await asyncio.sleep(1.0)
+
+    @staticmethod
+    async def _set(stub: session_pb2_grpc.SessionServiceStub, *, on: bool) -> bool:
+        try:
+            await stub.SetSpeculation(session_pb2.SetSpeculationRequest(on=on, reason="a person"), timeout=5.0)
+        except Exception as error:  # any failure of a person's command: tried again
+            assert type(error).__name__ == "AioRpcError", error
+            return False
+        return True
+
+    async def _policy(self) -> None:
+        policy = draw_policy(self.chance, first=False)
+        self.policies.append(policy)
+        now = self._note("policy")
+        replace_file(self.platform.policy_file, policy.text, stamp_seconds=now)
+
+
+def replace_file(path: Path, text: str, *, stamp_seconds: float) -> None:
+    """Replaces a policy file at once; its time stamp follows virtual time, so that every change is seen as one."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    stamp = 1_700_000_000_000_000_000 + int(stamp_seconds * 1e9)
+    os.utime(fresh, ns=(stamp, stamp))
+    fresh.replace(path)

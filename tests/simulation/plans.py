@@ -1,0 +1,140 @@
+"""What the agents of a run are going to do, drawn before it begins."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+
+from tests.simulation.world import DOCS, STOCKS
+
+READS = ("get", "get", "get", "stock", "list", "news", "calc", "clock", "big")
+WRITES = ("set", "set", "put", "move", "sell", "pop", "sync_view")
+
+Arguments = dict[str, int]
+
+
+@dataclass(slots=True)
+class Planned:
+    """A call that an agent will ask for."""
+
+    tool: str
+    arguments: Arguments
+
+    @property
+    def data(self) -> bytes:
+        """The arguments as they are predicted."""
+        return json.dumps(self.arguments).encode()
+
+
+@dataclass(slots=True)
+class Message:
+    """One message of the model.
+
+    Attributes:
+        calls: Its calls; none for a message of words.
+        model_seconds: How long the model thinks.
+        user: What the user says before it.
+        follow: Its first call reads what the answer before named as the next one.
+        timeout_seconds: Deadline that the agent gives.
+        cancel: (position, seconds) of a call that the agent takes back.
+        give_up: The agent stops waiting for the whole message after this.
+        extra: Asked by a unary call under the same turn afterwards.
+        ask_again: `same` or `other`: the first call's key is sent again with the same or with other arguments.
+        move: The agent goes on in another process before the message.
+    """
+
+    calls: list[Planned]
+    model_seconds: float
+    user: bool = False
+    follow: bool = False
+    timeout_seconds: float | None = None
+    cancel: tuple[int, float] | None = None
+    give_up: float | None = None
+    extra: Planned | None = None
+    ask_again: str = ""
+    move: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """One agent's session."""
+
+    agent: str
+    start_at: float
+    mode: str | None
+    messages: list[Message] = field(default_factory=list)
+    close_during: float | None = None
+
+
+def draw_plans(chance: random.Random) -> list[Plan]:
+    """The sessions of a run."""
+    return [_plan(chance) for _ in range(chance.randint(2, 5))]
+
+
+def _plan(chance: random.Random) -> Plan:
+    plan = Plan(
+        agent=chance.choice(["clerk", "coder"]),
+        start_at=chance.uniform(0.0, 12.0),
+        mode=chance.choice([None] * 6 + ["off", "shadow"]),
+    )
+    plan.messages = [_message(chance) for _ in range(chance.randint(3, 7))]
+    if chance.random() < 0.15:
+        plan.close_during = chance.uniform(0.0, 3.0)
+    return plan
+
+
+def _message(chance: random.Random) -> Message:
+    message = Message(calls=[], model_seconds=chance.choice([0.1, 0.6, 2.0, 5.0]), user=chance.random() < 0.4)
+    kind = chance.random()
+    if kind < 0.08:
+        return message
+    if kind < 0.25:
+        message.calls, message.follow = [draw_call(chance, ("get",))], True
+    elif kind < 0.5:
+        message.calls = [draw_call(chance, READS) for _ in range(chance.randint(1, 5))]
+    elif kind < 0.85:
+        message.calls = [draw_call(chance, READS + WRITES) for _ in range(chance.randint(1, 6))]
+    elif kind < 0.95:
+        same, between = draw_call(chance, READS + WRITES), draw_call(chance, WRITES)
+        message.calls = [same, Planned(same.tool, dict(same.arguments)), between, Planned(same.tool, dict(same.arguments))]
+    else:
+        message.calls = [Planned("nowhere", {}), draw_call(chance, READS), Planned("sync_view", {})]
+    _accidents(chance, message)
+    return message
+
+
+def _accidents(chance: random.Random, message: Message) -> None:
+    if chance.random() < 0.15:
+        message.timeout_seconds = chance.choice([0.4, 1.5, 6.0])
+    if chance.random() < 0.12:
+        message.cancel = (chance.randrange(len(message.calls)), chance.choice([0.0, 0.3, 1.0]))
+    elif chance.random() < 0.05:
+        message.give_up = chance.choice([0.2, 1.0])
+    if chance.random() < 0.15:
+        message.extra = draw_call(chance, READS + WRITES)
+    if chance.random() < 0.15:
+        message.ask_again = chance.choice(["same", "other"])
+    message.move = chance.random() < 0.05
+
+
+def draw_call(chance: random.Random, tools: tuple[str, ...]) -> Planned:
+    """A call of one of these tools."""
+    tool = chance.choice(tools)
+    match tool:
+        case "get" | "big" | "put":
+            return Planned(tool, {"id": chance.randrange(DOCS)})
+        case "set":
+            return Planned(tool, {"id": chance.randrange(DOCS), "value": chance.randrange(2)})
+        case "move":
+            return Planned(tool, {"source": chance.randrange(DOCS), "target": chance.randrange(DOCS)})
+        case "stock" | "sell":
+            return Planned(tool, {"id": chance.randrange(STOCKS)})
+        case "pop":
+            return Planned(tool, {"queue": chance.randrange(2)})
+        case "news":
+            return Planned(tool, {"topic": chance.randrange(2)})
+        case "calc":
+            return Planned(tool, {"a": chance.randrange(3), "b": chance.randrange(3)})
+        case _:
+            return Planned(tool, {})

@@ -1,0 +1,100 @@
+"""Draws policy files: contracts of the world's tools, prices, budgets and modes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import yaml
+
+from tests.simulation.world import KEY_HEADER, SPECULABLE
+
+TOOL_SECONDS = 4.0
+"""Time limit of every tool."""
+
+_READ, _WRITE = "EFFECT_READ", "EFFECT_WRITE"
+_CONTRACTS: dict[str, dict[str, object]] = {
+    "get": {"effect": _READ, "reads": ["doc/{id}"]},
+    "big": {"effect": _READ, "reads": ["doc/{id}"]},
+    "list": {"effect": _READ, "reads": ["doc"]},
+    "set": {"effect": _WRITE, "writes": ["doc/{id}"]},
+    "put": {"effect": _WRITE, "writes": ["doc/{id}"], "idempotent": True},
+    "move": {"effect": _WRITE, "reads": ["doc/{source}"], "writes": ["doc/{target}"]},
+    "stock": {"effect": _READ, "reads": ["stock/{id}"]},
+    "sell": {"effect": _WRITE, "writes": ["stock/{id}"]},
+    "pop": {"effect": _READ, "consuming": True, "reads": ["queue/{queue}"]},
+    "news": {"effect": _READ, "reads": ["news/{topic}"], "openWorld": True},
+    "clock": {"effect": _READ, "reads": ["now"], "maxStalenessSeconds": 0.0},
+    "calc": {"effect": "EFFECT_PURE"},
+}
+_SHARED = frozenset({"stock", "sell", "news"})
+TOOLS = (*_CONTRACTS, "sync_view")
+"""Tools of the server; of the last one the policy knows nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy file and the limits that it sets."""
+
+    text: str
+    concurrent: int
+    concurrent_per_session: int
+    initial_credits: float
+    credits_per_call: float
+
+
+def draw_policy(chance: random.Random, *, first: bool) -> Policy:
+    """A policy. The first one of a run speculates; later ones may not."""
+    mode = "MODE_EXACT" if first or chance.random() < 0.8 else chance.choice(["MODE_SHADOW", "MODE_OFF"])
+    concurrent, per_session = chance.randint(2, 8), chance.randint(1, 4)
+    credits, per_call = float(chance.randint(2, 12)), chance.choice([0.3, 1.0, 2.0])
+    policy = {
+        "name": "simulated",
+        "mode": mode,
+        "alpha": chance.choice([0.5, 1.0]),
+        "lambdaPerSecond": chance.choice([2.0, 8.0]),
+        "minimumEvidence": chance.choice([0.0, 2.0]),
+        "expirySeconds": chance.choice([3.0, 8.0, 60.0]),
+        "auditShare": chance.choice([0.0, 0.3, 1.0]),
+        "withhold": chance.choice([0.0, 0.0, 0.2]),
+        "holdOut": chance.choice([0.0, 0.0, 0.2]),
+        "budget": {
+            "concurrent": concurrent,
+            "concurrentPerSession": per_session,
+            "initialCredits": credits,
+            "creditsPerCall": per_call,
+        },
+        "tools": [_contract(name) for name in _CONTRACTS],
+    }
+    text = yaml.safe_dump({"policies": [policy], "servers": [_server()]})
+    return Policy(text, concurrent, per_session, credits, per_call)
+
+
+def _contract(name: str) -> dict[str, object]:
+    contract = dict(_CONTRACTS[name])
+    scope = "RESOURCE_SCOPE_SHARED" if name in _SHARED else "RESOURCE_SCOPE_SESSION"
+    for side in ("reads", "writes"):
+        templates = contract.get(side)
+        if isinstance(templates, list):
+            contract[side] = [{"template": text, "scope": scope} for text in templates]
+    limits = {"timeoutSeconds": TOOL_SECONDS}
+    return {"tool": name, **contract, **limits, "speculate": name in SPECULABLE}
+
+
+def _server() -> dict[str, object]:
+    return {
+        "name": "world",
+        "tools": [
+            {
+                "name": name,
+                "inputSchema": '{"type":"object"}',
+                "http": {
+                    "method": "POST",
+                    "url": f"http://tools.test/{{session}}/{name}",
+                    "jsonBody": True,
+                    "idempotencyHeader": KEY_HEADER,
+                },
+            }
+            for name in TOOLS
+        ],
+    }

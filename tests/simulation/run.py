@@ -1,0 +1,218 @@
+"""One run: a whole platform, its agents, its world and its faults, decided by one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import logging
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from forerun.runtime.bus_memory_faults import RandomFaults
+from forerun.runtime.clock import LoopClock
+from forerun.runtime.ids import SeededIds
+from forerun.runtime.virtual import run_virtual
+from tests.simulation.agents import Agent, Diary
+from tests.simulation.checks import Evidence, violations
+from tests.simulation.nemesis import KINDS, Nemesis, Platform, draw_kinds, draw_rates, draw_temper, replace_file
+from tests.simulation.oracle import Oracle
+from tests.simulation.plans import draw_plans
+from tests.simulation.policy import draw_policy
+from tests.simulation.tap import Tap
+from tests.simulation.world import World
+
+_VIRTUAL_SECONDS: Final = 1_500.0
+_RECONNECT_SECONDS: Final = 15.0
+_SETTLE_SECONDS: Final = 25.0
+_NEWS_SECONDS: Final = 3.0
+_OBSERVATION_BYTES: Final = 2_000_000
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run showed.
+
+    Attributes:
+        seed: Its seed.
+        violations: What was wrong; empty for a clean run.
+        digest: Digest of everything that happened in the run.
+        faults: How often each fault happened.
+        outcomes: Speculations by outcome.
+        counts: Calls by how they were served and how they ended, and other numbers.
+        trace: What the digest was made of.
+    """
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    digest: str = ""
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+class _Alarms(logging.Handler):
+    """Collects what services log as errors that nobody expects."""
+
+    EXPECTED: Final = frozenset({"start failed"})
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes a record."""
+        if record.getMessage() in self.EXPECTED:
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        detail = f": {type(error).__name__}: {error}" if error is not None else ""
+        self.found.append(f"{record.name}: {record.getMessage()} {getattr(record, 'fields', '')}{detail}")
+
+
+def run_seed(seed: int, kinds: Sequence[str] | None = None) -> Report:
+    """Runs one seed.
+
+    Args:
+        seed: Decides everything.
+        kinds: Kinds of fault; None draws them.
+    """
+    report = Report(seed)
+    alarms = _Alarms()
+    logging.getLogger().addHandler(alarms)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+
+            async def main(clock: LoopClock, ids: SeededIds) -> None:
+                run = _Run(seed, kinds, Path(directory), clock, ids, report)
+                async with asyncio.timeout(_VIRTUAL_SECONDS):
+                    await run.run()
+
+            run_virtual(main, seed=seed)
+    except Exception as error:
+        report.violations.append(f"the run failed: {type(error).__name__}: {error}")
+        logging.getLogger(__name__).debug("the run failed", exc_info=error)
+        if not isinstance(error, TimeoutError):
+            raise
+    finally:
+        gc.collect()  # what was never retrieved says so now, and not in a later run
+        logging.getLogger().removeHandler(alarms)
+    report.violations += [f"an error nobody expects: {text}" for text in dict.fromkeys(alarms.found)]
+    report.digest = hashlib.sha256("\n".join(report.trace).encode()).hexdigest()
+    return report
+
+
+class _Run:
+    def __init__(
+        self,
+        seed: int,
+        kinds: Sequence[str] | None,
+        directory: Path,
+        clock: LoopClock,
+        ids: SeededIds,
+        report: Report,
+    ) -> None:
+        def chance(name: str) -> random.Random:
+            return random.Random(f"{seed}/{name}")
+
+        self._report = report
+        self._chance = chance("run")
+        drawn = draw_kinds(self._chance)
+        self._kinds = drawn if kinds is None else frozenset(kinds) & frozenset(KINDS)
+        self._world = World(chance("world"), draw_temper(self._chance, self._kinds))
+        self._tap = Tap()
+        self._diary = Diary()
+        policy_file = directory / "policy.yaml"
+        policy = draw_policy(self._chance, first=True)
+        replace_file(policy_file, policy.text, stamp_seconds=0.0)
+        oracle = Oracle(self._diary.sessions, chance("oracle")) if self._chance.random() < 0.8 else None
+        slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
+        self._platform = Platform(
+            directory=directory,
+            policy_file=policy_file,
+            clock=clock,
+            ids=ids,
+            http=self._world.transport,
+            engine=oracle,
+            faults=RandomFaults(draw_rates(self._chance, self._kinds), SeededIds(seed + 1, clock)),
+            slots=slots,
+            settings={
+                "orchestrator": {"reconnect_seconds": _RECONNECT_SECONDS},
+                "sandbox": {"max_observation_bytes": _OBSERVATION_BYTES},
+            },
+        )
+        self._nemesis = Nemesis(self._platform, chance("nemesis"), self._kinds, [policy])
+        self._plans = draw_plans(chance("plans"))
+        self._ids = SeededIds(seed + 2, clock)
+        self._agents_chance = chance("agents")
+        self._mutes: list[dict[str, Any]] = []
+
+    async def run(self) -> None:
+        """The whole run and the examination of what it left."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: self._mutes.append(context))
+        await self._start()
+        news = asyncio.ensure_future(self._news())
+        agents = [
+            Agent(
+                plan,
+                channel=self._tap.channel(self._platform.channel()),
+                ids=self._ids,
+                tap=self._tap,
+                diary=self._diary,
+                chance=self._agents_chance,
+            )
+            for plan in self._plans
+        ]
+        nemesis = asyncio.ensure_future(self._nemesis.run())
+        await asyncio.gather(*(agent.run() for agent in agents))
+        await nemesis
+        await asyncio.sleep(_SETTLE_SECONDS)
+        news.cancel()
+        with suppress(asyncio.CancelledError):
+            await news
+        totals = self._platform.apps["orchestrator"] is not None
+        assert totals
+        await self._platform.stop()
+        self._examine()
+
+    async def _start(self) -> None:
+        for name in ("snapshots", "sandbox", "verifier", "predictor", "orchestrator"):
+            await self._nemesis._start(name)
+
+    async def _news(self) -> None:
+        while True:
+            await asyncio.sleep(self._chance.uniform(0.5, 2 * _NEWS_SECONDS))
+            self._world.write_elsewhere()
+
+    def _examine(self) -> None:
+        """Judges what happened."""
+        report = self._report
+        gc.collect()  # what was never retrieved says so now
+        leaked = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        evidence = Evidence(
+            world=self._world,
+            tap=self._tap,
+            diary=self._diary,
+            nemesis=self._nemesis,
+            broker=self._platform.broker,
+            leaked=sorted(leaked),
+            kinds=self._kinds,
+        )
+        report.violations += violations(evidence)
+        report.violations += [f"the event loop complained: {_complaint(one)}" for one in self._mutes]
+        report.faults = self._nemesis.counts
+        report.outcomes = evidence.outcomes()
+        report.counts = evidence.counts()
+        report.trace = [*self._tap.trace, *self._nemesis.trace, *evidence.trace()]
+
+
+def _complaint(context: dict[str, Any]) -> str:
+    error = context.get("exception")
+    return f"{context.get('message')}: {type(error).__name__}: {error}"

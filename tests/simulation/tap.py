@@ -1,0 +1,116 @@
+"""Listens to every session's stream between client and platform: what was asked, what was answered, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, cast
+
+import grpc.aio
+
+from forerun.v1 import session_pb2
+
+_CONNECT = "/forerun.v1.SessionService/Connect"
+
+CallKey = tuple[str, int, int]
+"""Session, turn and index."""
+
+
+class Tap:
+    """What went over the wire.
+
+    Attributes:
+        asks: How often each call was sent.
+        answers: What came for each call, without echo and times: every answer of a call must be the same.
+        answered: How many answers came for each call.
+        trace: Everything in order, for the digest of the run.
+    """
+
+    def __init__(self) -> None:
+        self.asks: Counter[CallKey] = Counter()
+        self.answered: Counter[CallKey] = Counter()
+        self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
+        self.served: dict[CallKey, int] = {}
+        self.epochs: Counter[str] = Counter()
+        self.trace: list[str] = []
+
+    def channel(self, inner: grpc.aio.Channel) -> grpc.aio.Channel:
+        """The channel with the tap in it."""
+        return cast(grpc.aio.Channel, _Channel(inner, self))
+
+    def sent(self, session: str, request: session_pb2.ConnectRequest) -> None:
+        """The client wrote a message."""
+        self._note("->", session, request.SerializeToString(deterministic=True))
+        if request.HasField("batch"):
+            self.asked(session, request.batch)
+
+    def asked(self, session: str, batch: session_pb2.CallBatch) -> None:
+        """Calls were asked for."""
+        for call in batch.calls:
+            self.asks[session, batch.turn, call.index] += 1
+
+    def received(self, session: str, response: session_pb2.ConnectResponse) -> None:
+        """The client read a message."""
+        self._note("<-", session, response.SerializeToString(deterministic=True))
+        if response.HasField("welcome"):
+            self.epochs[session] = max(self.epochs[session], response.welcome.epoch)
+        elif response.HasField("result"):
+            self.took(session, response.result)
+
+    def took(self, session: str, result: session_pb2.CallResult) -> None:
+        """A call was answered."""
+        key = (session, result.call.turn, result.call.index)
+        if result.failure.reason == "CALL_KEY_CONFLICT":
+            return
+        self.answered[key] += 1
+        self.served[key] = result.served
+        self.answers.setdefault(key, []).append(
+            (result.status, result.observation.digest, result.failure.reason, result.served)
+        )
+
+    def _note(self, direction: str, session: str, data: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        self.trace.append(f"{now!r} {direction} {session} {hashlib.sha256(data).hexdigest()[:16]}")
+
+
+class _Channel:
+    """Passes everything on and listens to the sessions' streams."""
+
+    def __init__(self, inner: grpc.aio.Channel, tap: Tap) -> None:
+        self._inner = inner
+        self._tap = tap
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        start: Any = self._inner.stream_stream(method, *args, **kwargs)
+        if method != _CONNECT:
+            return cast(Callable[..., Any], start)
+        return lambda **given: _Stream(start(**given), self._tap)
+
+
+class _Stream:
+    """One stream of a session, as the client uses it."""
+
+    def __init__(self, call: Any, tap: Tap) -> None:
+        self._call = call
+        self._tap = tap
+        self._session = ""
+
+    async def write(self, request: session_pb2.ConnectRequest) -> None:
+        if request.HasField("hello"):
+            self._session = request.hello.session
+        await self._call.write(request)
+        self._tap.sent(self._session, request)
+
+    async def read(self) -> Any:
+        response = await self._call.read()
+        if response is not grpc.aio.EOF:
+            self._tap.received(self._session, response)
+        return response
+
+    def cancel(self) -> Any:
+        return self._call.cancel()

@@ -1,0 +1,242 @@
+"""The world outside of the platform: a tool server whose own log is the truth of a run.
+
+Every resource has an epoch that counts its writes. An answer carries the epochs that it read and the ones that it
+made, so that each observation can be placed in the order of all writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+DOCS: Final = 4
+STOCKS: Final = 3
+KEY_HEADER: Final = "x-call-key"
+_BREAK_HEADER: Final = "x-break"
+_FOREVER: Final = 1e6
+_SLOW_SECONDS: Final = (3.0, 9.0)
+_BIG_BYTES: Final = (200_000, 1_300_000, 3_000_000)
+
+WRITES: Final = frozenset({"set", "put", "move", "sell", "sync_view", "pop"})
+"""Tools that change something."""
+NOT_REPEATABLE: Final = WRITES - {"put"}
+"""Tools whose calls may run once at most."""
+SPECULABLE: Final = frozenset({"get", "list", "big", "stock", "news", "calc"})
+"""Tools that the policy allows to run ahead."""
+
+
+@dataclass(slots=True)
+class Execution:
+    """One line of the server's log. Times are loop seconds.
+
+    Attributes:
+        key: The call key that came with the request.
+        reads: Resource -> epoch that it saw.
+        effects: Resource -> epoch that it made.
+        end: `ok`, `failed` (answered 500), `broken` (connection cut), `gone` (the caller hung up), "" while it runs.
+        digest: Digest of the answer's body.
+    """
+
+    number: int
+    tool: str
+    session: str
+    key: str
+    started_at: float
+    reads: dict[str, int] = field(default_factory=dict)
+    effects: dict[str, int] = field(default_factory=dict)
+    read_at: float = 0.0
+    ended_at: float | None = None
+    end: str = ""
+    digest: str = ""
+
+    @property
+    def speculative(self) -> bool:
+        """It ran ahead of its call: its key is `session.epoch.number`."""
+        return "/" not in self.key and self.key.count(".") == 2
+
+    @property
+    def audit(self) -> bool:
+        """It was an audit: its key is a UUID."""
+        return "/" not in self.key and "." not in self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Temper:
+    """How often executions misbehave: shares between 0 and 1."""
+
+    refuse: float = 0.0
+    limited: float = 0.0
+    error_before: float = 0.0
+    error_after: float = 0.0
+    break_before: float = 0.0
+    break_after: float = 0.0
+    hang: float = 0.0
+    slow: float = 0.0
+
+    def draw(self, chance: random.Random) -> str:
+        """What goes wrong with one execution, or `fine`."""
+        draw = chance.random()
+        for name in self.__slots__:
+            draw -= getattr(self, name)
+            if draw < 0.0:
+                return name
+        return "fine"
+
+
+class World:
+    """The tool server.
+
+    Args:
+        chance: Draws times and failures.
+        temper: How often things go wrong.
+    """
+
+    def __init__(self, chance: random.Random, temper: Temper) -> None:
+        self._chance = chance
+        self._temper = temper
+        self.epochs: dict[str, int] = {}
+        self.log: list[Execution] = []
+        self.turned_away: list[tuple[str, str]] = []
+        self.app = Starlette(routes=[Route("/{session}/{tool}", self._handle, methods=["POST"])])
+        self.transport: httpx.AsyncBaseTransport = _Wire(self)
+
+    @property
+    def open(self) -> int:
+        """Executions that run."""
+        return sum(one.ended_at is None for one in self.log)
+
+    def refuses(self) -> bool:
+        """Whether the next connection is refused."""
+        return self._chance.random() < self._temper.refuse
+
+    def write_elsewhere(self) -> None:
+        """Somebody who does not use the platform writes the news."""
+        self._write(f"news/{self._chance.randrange(2)}")
+
+    def _write(self, resource: str) -> int:
+        self.epochs[resource] = self.epochs.get(resource, 0) + 1
+        return self.epochs[resource]
+
+    async def _handle(self, request: Request) -> Response:
+        session, tool = request.path_params["session"], request.path_params["tool"]
+        arguments = json.loads(await request.body())
+        mood = self._temper.draw(self._chance)
+        if tool == "sync_view" and mood in ("hang", "slow"):
+            mood = "fine"  # no policy knows it, so it would have the longest default of all
+        if mood == "limited":
+            self.turned_away.append((request.headers.get(KEY_HEADER, ""), tool))
+            return Response(b"slow down", 429, headers={"retry-after": "1"})
+        loop = asyncio.get_running_loop()
+        one = Execution(len(self.log), tool, session, request.headers.get(KEY_HEADER, ""), loop.time())
+        self.log.append(one)
+        one.end = "gone"
+        try:
+            response = await self._answer(one, arguments, mood)
+            one.end = {"error_before": "failed", "error_after": "failed"}.get(mood, "ok")
+            one.end = "broken" if mood in ("break_before", "break_after") else one.end
+            return response
+        finally:
+            one.ended_at = loop.time()
+
+    async def _answer(self, one: Execution, arguments: dict[str, Any], mood: str) -> Response:
+        total = self._chance.uniform(0.05, 2.0)
+        if mood == "slow":
+            total = self._chance.uniform(*_SLOW_SECONDS)
+        first = total * self._chance.random()
+        await asyncio.sleep(first)
+        if mood == "hang" and self._chance.random() < 0.5:
+            await asyncio.sleep(_FOREVER)
+        if mood == "error_before":
+            return Response(b"no", 500)
+        if mood == "break_before":
+            return Response(b"", 200, headers={_BREAK_HEADER: "yes"})
+        body = self._act(one, arguments)
+        if mood == "hang":
+            await asyncio.sleep(_FOREVER)
+        await asyncio.sleep(total - first)
+        one.digest = hashlib.sha256(body).hexdigest()
+        if mood == "error_after":
+            return Response(b"no, but it may have happened", 500)
+        headers = {_BREAK_HEADER: "yes"} if mood == "break_after" else {}
+        return Response(body, 200, headers=headers, media_type="application/json")
+
+    def _act(self, one: Execution, arguments: dict[str, Any]) -> bytes:
+        """Reads and writes, at one moment."""
+        one.read_at = asyncio.get_running_loop().time()
+        # No trace of the execution itself: the same read of the same epochs gives the same bytes, so audits can compare.
+        answer: dict[str, Any] = {"tool": one.tool}
+        reads, writes = footprint(one.tool, one.session, arguments, self._chance.randrange)
+        for resource in reads:
+            one.reads[resource] = self.epochs.get(resource, 0)
+        for resource in writes:
+            one.effects[resource] = self._write(resource)
+        answer |= {"reads": one.reads, "effects": one.effects}
+        if one.tool == "calc":
+            answer["sum"] = arguments["a"] + arguments["b"]
+        elif one.tool == "clock":
+            answer["at"] = one.read_at
+        elif one.tool == "get":
+            epoch = next(iter(one.reads.values()))
+            answer["next"] = (int(arguments["id"]) * 3 + epoch) % DOCS
+        elif one.tool == "big":
+            answer["filler"] = "x" * _BIG_BYTES[int(arguments["id"]) % len(_BIG_BYTES)]
+        return json.dumps(answer).encode()
+
+
+def footprint(
+    tool: str, session: str, arguments: dict[str, Any], draw: Callable[[int], int]
+) -> tuple[list[str], list[str]]:
+    """The resources that a call reads and writes, by their names in the world."""
+
+    def doc(name: object) -> str:
+        return f"{session}/doc/{name}"
+
+    match tool:
+        case "get" | "big":
+            return [doc(arguments["id"])], []
+        case "list":
+            return [doc(number) for number in range(DOCS)], []
+        case "set" | "put":
+            return [], [doc(arguments["id"])]
+        case "move":
+            return [doc(arguments["source"])], [doc(arguments["target"])]
+        case "stock":
+            return [f"stock/{arguments['id']}"], []
+        case "sell":
+            return [], [f"stock/{arguments['id']}"]
+        case "pop":
+            return [], [f"{session}/queue/{arguments['queue']}"]
+        case "news":
+            return [f"news/{arguments['topic']}"], []
+        case "sync_view":
+            return [], [doc(draw(DOCS)), f"stock/{draw(STOCKS)}"]
+        case _:
+            return [], []
+
+
+class _Wire(httpx.AsyncBaseTransport):
+    """The way from the platform to the server."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._inner = httpx.ASGITransport(world.app)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self._world.refuses():
+            self._world.turned_away.append((request.headers.get(KEY_HEADER, ""), str(request.url.path)))
+            raise httpx.ConnectError("connection refused")
+        response = await self._inner.handle_async_request(request)
+        if _BREAK_HEADER in response.headers:
+            raise httpx.ReadError("connection reset by peer")
+        return response
