@@ -1,6 +1,7 @@
 """The command line of the demo: what it prints where, and its exit codes."""
 
 import argparse
+import asyncio
 import json
 from collections.abc import Callable
 
@@ -70,6 +71,19 @@ def test_what_is_missing_is_said_in_one_line_also_from_within_a_session(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [f"forerun demo: {error.message}"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError])
+def test_an_interrupt_is_one_line_and_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], end: type[BaseException]
+) -> None:
+    def fail() -> Figures:
+        raise end
+
+    demo_gives(monkeypatch, fail)
+    assert command.run(parsed("--json")) == 130
+    printed = capsys.readouterr()
+    assert (printed.out, len(printed.err.splitlines())) == ("", 1)
 
 
 def test_a_fault_of_the_demo_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

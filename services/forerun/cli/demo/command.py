@@ -29,6 +29,7 @@ from forerun.runtime.errors import ForerunError
 from forerun.runtime.settings import EXIT_FAILED, EXIT_MISSING, exit_code
 
 _DIVERGED = 1
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -63,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
             made = asyncio.run(_demo(args, data, people, errors))
     except (ForerunError, ForerunClientError, ExceptionGroup) as error:
         return _failed(error, errors)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        errors.print("forerun demo: interrupted; tools and platform are stopped")
+        return _INTERRUPTED
     if args.json:
         sys.stdout.write(json.dumps(made.as_json()) + "\n")
     return _DIVERGED if made.diverged else 0
