@@ -22,9 +22,9 @@ SERVER = "recorded"
 EVERYTHING = "*"
 
 # Speed at any fair price: an execution ahead is launched where it pays on expectation. A second of an agent that waits
-# for somebody else's tool is worth more than a second of a connection to it; the budget bounds the waste.
+# for somebody else's tool is worth ten of a connection to it; the budget bounds the waste.
 ALPHA = 1.0
-LAMBDA_PER_SECOND = 4.0
+LAMBDA_PER_SECOND = 10.0
 
 # A recorded call that hangs for a time limit of its own must still end as it was recorded.
 _TIMEOUT_SECONDS = limits.DEADLINE_MAX_SECONDS
