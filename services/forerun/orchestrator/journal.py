@@ -23,7 +23,7 @@ OWNER_HEADER = "Forerun-Owner"
 """The replica that owns the session: candidates go there."""
 
 _APPEND_SECONDS = 2.0
-_TOKEN_SECONDS = 5.0
+_TOKEN_SECONDS = 4.0
 _RETRY_SECONDS = 0.1
 _RETRY_MAX_SECONDS = 2.0
 
@@ -35,19 +35,19 @@ class _Owed:
     Attributes:
         message: The event.
         token: Who waits, if anybody still does.
-        give_up_at: When nobody waits any longer.
-        perhaps_stored: An append of it was not acknowledged.
+        patience: Ends the wait.
+        perhaps_stored: An append of it is under way or was not acknowledged.
     """
 
     message: event_pb2.SessionEvent
     token: int | None
-    give_up_at: float | None
+    patience: asyncio.TimerHandle | None = None
     perhaps_stored: bool = False
 
     @property
-    def announces(self) -> bool:
-        """It says what is about to happen: not stored in time, it does not happen."""
-        return self.message.WhichOneof("event") == "intent" and not self.perhaps_stored
+    def void(self) -> bool:
+        """It only said what was about to happen, certainly was not stored in time, and so does not happen."""
+        return self.message.WhichOneof("event") == "intent" and self.token is None and not self.perhaps_stored
 
 
 class Journal:
@@ -99,9 +99,10 @@ class Journal:
                 # Not at once: whoever writes is still performing effects.
                 asyncio.get_running_loop().call_soon(self._acknowledged, effect.token, False)
             return
-        give_up_at = asyncio.get_running_loop().time() + _TOKEN_SECONDS if effect.token is not None else None
-        message = to_event(self._context, effect.number, effect.event)
-        self._queue.append(_Owed(message, effect.token, give_up_at))
+        owed = _Owed(to_event(self._context, effect.number, effect.event), effect.token)
+        if effect.token is not None:
+            owed.patience = asyncio.get_running_loop().call_later(_TOKEN_SECONDS, self._give_up_waiting, owed)
+        self._queue.append(owed)
         self._idle.clear()
         self._more.set()
 
@@ -126,7 +127,8 @@ class Journal:
     async def _write_first(self) -> None:
         owed = self._queue[0]
         wait = _RETRY_SECONDS
-        while True:
+        while not owed.void:
+            uncertain, owed.perhaps_stored = owed.perhaps_stored, True
             try:
                 await self._large_to_store(owed.message)
                 self._sequence = await self._bus.append(
@@ -138,14 +140,11 @@ class Journal:
                     timeout_seconds=_APPEND_SECONDS,
                 )
             except SequenceMismatch:
-                if not await self._stored_before(owed):
+                if not uncertain or not await self._stored_before(owed):
                     self._replaced()
                     return
-            except (Unavailable, AppendUncertain) as error:
-                owed.perhaps_stored = owed.perhaps_stored or isinstance(error, AppendUncertain)
-                self._give_up_waiting()
-                if not self._queue or self._queue[0] is not owed:
-                    return
+            except Unavailable as error:
+                owed.perhaps_stored = uncertain or isinstance(error, AppendUncertain)
                 await asyncio.sleep(wait)
                 wait = min(_RETRY_MAX_SECONDS, wait * 2)
                 continue
@@ -155,32 +154,26 @@ class Journal:
                 return
             self._done(owed, stored=True)
             return
+        self._done(owed, stored=False)
 
     async def _stored_before(self, owed: _Owed) -> bool:
         """Whether the event after our last one is this very event, whose acknowledgement was lost."""
-        if not owed.perhaps_stored:
-            return False
         while True:
             try:
                 following = await self._bus.read(self._subject, after_sequence=self._sequence, limit=1)
                 break
             except Unavailable:
-                self._give_up_waiting()
                 await asyncio.sleep(_RETRY_SECONDS)
         if not following or event_pb2.SessionEvent.FromString(following[0].data).id != owed.message.id:
             return False
         self._sequence = following[0].sequence or self._sequence
         return True
 
-    def _give_up_waiting(self) -> None:
-        """During an outage, tells those who waited too long. What they only wanted to announce does not happen."""
-        now = asyncio.get_running_loop().time()
-        for one in [one for one in self._queue if one.give_up_at is not None and now >= one.give_up_at]:
-            token, one.token, one.give_up_at = one.token, None, None
-            if one.announces:
-                self._queue.remove(one)
-            if token is not None:
-                self._acknowledged(token, False)
+    def _give_up_waiting(self, owed: _Owed) -> None:
+        """Whoever waits has waited long enough. What was only announced does not happen; everything else stays owed."""
+        token, owed.token = owed.token, None
+        if token is not None:
+            self._acknowledged(token, False)
 
     async def _large_to_store(self, message: event_pb2.SessionEvent) -> None:
         """An observation above the in-line limit goes to the object store and travels by digest."""
@@ -193,14 +186,18 @@ class Journal:
 
     def _done(self, owed: _Owed, *, stored: bool) -> None:
         self._queue.popleft()
+        self._tell(owed, stored=stored)
+
+    def _tell(self, owed: _Owed, *, stored: bool) -> None:
+        if owed.patience is not None:
+            owed.patience.cancel()
         if owed.token is not None:
             self._acknowledged(owed.token, stored)
 
     def _replaced(self) -> None:
         self.closed = True
-        waiting = [owed.token for owed in self._queue if owed.token is not None]
-        self._queue.clear()
+        waiting, self._queue = self._queue, deque()
         self._idle.set()
-        for token in waiting:
-            self._acknowledged(token, False)
+        for owed in waiting:
+            self._tell(owed, stored=False)
         self._lost()
