@@ -463,3 +463,13 @@ def test_one_prediction_that_names_a_call_twice_runs_it_once() -> None:
     d.run(until=5.0)
     assert len(d.executed) == 1
     assert d.refusals() == ["duplicate"]
+
+
+@pytest.mark.parametrize(("tool", "tries"), [("get", 3), ("put", 3), ("set", 1)])
+def test_a_broken_connection_is_unknown_only_for_what_may_not_be_repeated(tool: str, tries: int) -> None:
+    broken = ExecutionResult(status=CallStatus.OUTCOME_UNKNOWN, failure=Failure("TOOL_FAILED", ""), seconds=1.0)
+    d = Driver(results={tool: broken})
+    d.ask(1, asked(0, tool, id=1))
+    d.run()
+    assert len(d.executed) == tries
+    assert d.answers[(1, 0)].status is (CallStatus.OUTCOME_UNKNOWN if tries == 1 else CallStatus.UNAVAILABLE)

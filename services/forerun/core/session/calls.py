@@ -1,7 +1,7 @@
 """Authoritative calls of one session: in order-safe parallel, from the memo, a speculation, or the tool."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
@@ -372,6 +372,9 @@ class Calls:
             return False
         if call.stage is not Stage.RUNNING:
             return True
+        if result.status is CallStatus.OUTCOME_UNKNOWN and call.prepared.repeatable:
+            # The way to the tool broke. For what may be repeated that is no more than a failed try.
+            result = replace(result, status=CallStatus.UNAVAILABLE)
         if self._may_retry(call, result):
             call.stage = Stage.BACKING_OFF
             wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (call.attempts - 1)
