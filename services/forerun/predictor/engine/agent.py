@@ -10,6 +10,7 @@ from forerun.predictor.engine.calls import Calls, Filled, split_symbol, symbol_o
 from forerun.predictor.engine.durations import Durations
 from forerun.predictor.engine.history import Asked
 from forerun.predictor.engine.intent import Intent
+from forerun.predictor.engine.repeats import Proposal, Repeats
 from forerun.predictor.engine.sequence import NO_CALL, Contexts, Mixture
 from forerun.predictor.engine.session import Scored, Session, Step
 from forerun.predictor.engine.state import State, number, table
@@ -46,6 +47,7 @@ class Agent:
         "first",
         "intent",
         "mixture",
+        "repeats",
         "sessions",
         "tuning",
         "within",
@@ -62,6 +64,7 @@ class Agent:
         self.calls = Calls()
         self.calibration = Calibration(tuning)
         self.durations = Durations()
+        self.repeats = Repeats()
         self.sessions = 0
         self.calls_seen = 0
 
@@ -84,13 +87,15 @@ class Agent:
         views.append(self.intent.probabilities(features, views[2]))
         situation = self._situation(session, chain)
         mixed = self.mixture.mix(situation, views)
+        proposals = session.trail.proposals(session.tokens[-1])
         return Step(
             contexts=(*chain, *extra),
             views=tuple(views),
             situation=situation,
             features=features,
             mixed=mixed,
-            scored=self._score(session, mixed),
+            proposals=proposals,
+            scored=self._score(session, mixed, proposals),
             signature="|".join(session.tokens[-self.tuning.site_order :]),
             previous=session.tokens[-1],
         )
@@ -119,7 +124,7 @@ class Agent:
                 best, most = place, hits
         return min(session.memory.unused(best, session.lead), 2) if best else 0
 
-    def _score(self, session: Session, mixed: dict[str, float]) -> tuple[Scored, ...]:
+    def _score(self, session: Session, mixed: dict[str, float], proposals: tuple[Proposal, ...]) -> tuple[Scored, ...]:
         sums: dict[tuple[str, bytes], _Sum] = {}
         chains: list[tuple[float, str, Filled]] = []
         likely = sorted((symbol for symbol in mixed if symbol != NO_CALL), key=lambda symbol: -mixed[symbol])
@@ -138,6 +143,11 @@ class Agent:
         for probability, symbol, filled in chains[:_ROLLOUTS]:
             if probability >= _ROLLOUT_MINIMUM:
                 self._roll_out(session, symbol, filled, probability, sums)
+        for proposal in proposals:
+            if proposal.made.tool in session.declared:
+                made = Filled(proposal.made.tool, proposal.made.arguments, 1.0, {}, {})
+                entry = sums.setdefault((made.tool, made.arguments), _Sum(made))
+                entry.probability = max(entry.probability, self.repeats.rate(proposal))
         ranked = sorted(
             sums.values(), key=lambda entry: (-entry.probability, entry.filled.tool, entry.filled.arguments)
         )
@@ -224,7 +234,7 @@ class Agent:
     def learn_none(self, name: str, session: Session, step: Step) -> None:
         """The step ended without a call."""
         self._learn_outcome(session, step, NO_CALL)
-        self._score_step(name, step, frozenset())
+        self._score_step(name, session, step, frozenset())
 
     def learn_calls(self, name: str, session: Session, step: Step, turn: int, calls: tuple[Asked, ...]) -> None:
         """The step asked for calls. The session's memory then knows them."""
@@ -235,13 +245,14 @@ class Agent:
             else MADE_UP
             for call, flat in zip(calls, flats, strict=True)
         ]
-        self._score_step(name, step, frozenset((call.tool, canonical(call.arguments)) for call in calls))
+        self._score_step(name, session, step, frozenset((call.tool, canonical(call.arguments)) for call in calls))
         self._learn_outcome(session, step, symbols[0])
         previous = step.previous
         for position, (call, flat, symbol) in enumerate(zip(calls, flats, symbols, strict=True)):
             if flat is not None and symbol != MADE_UP:
                 self.calls.learn(call.tool, flat, session.memory, previous, session.name)
             session.memory.add_arguments(call.tool, {path: key for path, (key, _) in (flat or {}).items()})
+            session.trail.add(call.tool, canonical(call.arguments))
             session.note_call(turn, call.index, call.tool)
             following = symbols[position + 1] if position + 1 < len(symbols) else NO_CALL
             chain, mixed, views = self._within(session, symbol, position + 1)
@@ -260,7 +271,9 @@ class Agent:
         self.intent.learn(step.features, given, truth)
         self.first.add(step.contexts, truth)
 
-    def _score_step(self, name: str, step: Step, asked: frozenset[tuple[str, bytes]]) -> None:
+    def _score_step(self, name: str, session: Session, step: Step, asked: frozenset[tuple[str, bytes]]) -> None:
+        self.repeats.learn(step.proposals, asked)
+        session.trail.judge(step.proposals, asked)
         calibration = self.calibration
         calibration.add("0", step.mixed.get(NO_CALL, 0.0), not asked)
         sites: dict[str, None] = {}
@@ -287,6 +300,7 @@ class Agent:
             "calls": self.calls.to_state(),
             "calibration": self.calibration.to_state(),
             "durations": self.durations.to_state(),
+            "repeats": self.repeats.to_state(),
             "sessions": self.sessions,
             "calls_seen": self.calls_seen,
         }
@@ -308,6 +322,7 @@ class Agent:
         agent.calls = Calls.from_state(fields["calls"])
         agent.calibration.load(fields["calibration"])
         agent.durations.load(fields["durations"])
+        agent.repeats.load(fields["repeats"])
         agent.sessions, agent.calls_seen = int(number(fields["sessions"])), int(number(fields["calls_seen"]))
         return agent
 

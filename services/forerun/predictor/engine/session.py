@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from forerun.predictor.engine.intent import feature
 from forerun.predictor.engine.memory import Memory
+from forerun.predictor.engine.repeats import Proposal, Trail
 from forerun.predictor.engine.shapes import shape_of, words
 from forerun.predictor.engine.tuning import MAX_TEXT_TOKENS
 
@@ -46,6 +47,7 @@ class Step:
         situation: The set of mixing weights that was used.
         features: Features of the intent model.
         mixed: Probabilities of the outcomes (a tool with its argument names, or no call).
+        proposals: Calls of the session that may come again.
         scored: Calls, most probable first, uncorrected.
         signature: Context signature of the call sites.
         previous: Token before the step.
@@ -56,6 +58,7 @@ class Step:
     situation: str
     features: tuple[int, ...]
     mixed: Mapping[str, float]
+    proposals: tuple[Proposal, ...]
     scored: tuple[Scored, ...]
     signature: str
     previous: str
@@ -68,6 +71,7 @@ class Session:
     name: str
     declared: frozenset[str] = frozenset()
     memory: Memory = field(default_factory=Memory)
+    trail: Trail = field(default_factory=Trail)
     tokens: list[str] = field(default_factory=lambda: [START])
     called: dict[str, int] = field(default_factory=dict)
     asked: dict[tuple[int, int], str] = field(default_factory=dict)

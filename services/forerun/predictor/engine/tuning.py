@@ -50,6 +50,8 @@ MAX_SOURCES = 768  # places of one session
 MAX_GROUPS = 6  # latest observations remembered of one place
 MAX_GROUP = 48  # values of one place in one observation
 MAX_KEYS = 20_000  # distinct values with their places
+MAX_CALLS_REMEMBERED = 96  # latest calls that may come again as they were
+MAX_ARGUMENT_BYTES_REPEATED = 16 * 1024  # longer arguments are not expected again
 MAX_PLACES = 10  # places remembered of one value
 
 # Bounds of what is kept of one agent.
@@ -60,5 +62,6 @@ MAX_PATH_SOURCES = 32  # derivations of one argument
 MAX_CONSTANTS = 48  # values of one argument that may be constants
 MAX_WEIGHTS = 600  # features of one argument
 MAX_WORD_FEATURES = 60_000  # features of the intent model
+MAX_SITUATIONS = 4_096  # situations in which calls come again
 MAX_SITES = 8_192  # call sites with evidence
 MAX_ARGUMENT_PATHS = 24  # arguments of one call; calls with more are not predicted
