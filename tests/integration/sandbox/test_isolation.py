@@ -1,5 +1,6 @@
 """What a sandbox holds: cases C5 and C9. Loads are bounded by themselves, so that a defect cannot harm the machine."""
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
+from forerun.sandbox.isolation.cgroups import detect
 from forerun.sandbox.isolation.levels import Ladder, LevelName, probe
 from forerun.sandbox.isolation.limits import LimitReason
 from forerun.sandbox.isolation.process import ProcessLevel
-from tests.integration.sandbox.conftest import Bench
+from tests.integration.sandbox.conftest import Bench, make_bench
 
 _MIB = 1024 * 1024
 # Starts processes as fast as it can, but never more than 200 in all.
@@ -129,6 +131,24 @@ async def test_the_ladder_is_reported_strongest_first(ladder: Ladder) -> None:
         ladder.choose(LevelName.GVISOR)
     assert ladder.levels[-1].available
     assert "not: isolation of files, network" in ladder.levels[-1].gives
+
+
+async def test_control_groups_are_gone_when_their_commands_are(tmp_path: Path) -> None:
+    cgroups = detect()
+    if cgroups is None:
+        pytest.skip("this process may not make control groups")
+    ladder = await probe([ProcessLevel(cgroups=cgroups)])
+    bench = make_bench(ladder, LevelName.PROCESS, tmp_path)
+    results = await asyncio.gather(*(bench.sh("sleep 0.2 & echo fine") for _ in range(4)))
+    assert [result.stdout.text for result in results] == ["fine\n"] * 4
+    # The kernel may let go of a dead process a moment later; the next group takes the left ones away.
+    async with asyncio.timeout(10):
+        while True:
+            cgroups.make(pids=1, memory_bytes=1 << 20).remove()
+            left = [name for mount in cgroups.mounts for name in os.listdir(mount) if f"-{os.getpid()}-" in name]
+            if not left:
+                break
+            await asyncio.sleep(0.05)
 
 
 async def test_too_weak_a_machine_is_refused_by_name() -> None:

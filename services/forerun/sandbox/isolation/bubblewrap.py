@@ -130,11 +130,12 @@ class Bubblewrap:
             arguments = b"".join(option.encode() + b"\0" for option in options)
             keep.append(pipes.memory("args", arguments))
             argv = ["bwrap", "--args", str(keep[-1]), "--", "/bin/sh", "-c", 'exec "$@"', "sh", *launch.argv]
+            group = grouped(self._cgroups, launch)
         except BaseException:
             pipes.close()
             raise
         try:
-            child = spawn(self._path, argv, pipes, keep=keep, group=grouped(self._cgroups, launch))
+            child = spawn(self._path, argv, pipes, keep=keep, group=group)
         except OSError as error:
             raise SetupFailed(f"{self._path} cannot be executed: {error.strerror}") from error
         return await gated(child, rlimits(launch, count_pids=True))
@@ -165,8 +166,15 @@ class Bubblewrap:
 
 
 def grouped(cgroups: Cgroups | None, launch: Launch) -> Group | None:
-    """The control group of a command, where this machine has any."""
-    return None if cgroups is None else cgroups.make(pids=launch.pids, memory_bytes=launch.memory_bytes)
+    """The control group of a command, where this machine has any.
+
+    Raises:
+        SetupFailed: The machine had some when the worker started, and takes no more.
+    """
+    try:
+        return None if cgroups is None else cgroups.make(pids=launch.pids, memory_bytes=launch.memory_bytes)
+    except OSError as error:
+        raise SetupFailed(f"a control group cannot be made: {error.strerror}") from error
 
 
 def enforcement(cgroups: Cgroups | None, *, kernel_counts_pids: bool) -> str:

@@ -28,12 +28,19 @@ _EVENTS: Final = {
 _REASONS: Final = {"pids": LimitReason.PIDS, "memory": LimitReason.MEMORY}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Group:
-    """The control groups of one command, in the order of the controllers."""
+    """The control groups of one command, in the order of the controllers.
+
+    Attributes:
+        version: 1 or 2.
+        directories: One for each controller (with version 2 the same).
+        ended: Its command has ended.
+    """
 
     version: int
     directories: Mapping[str, Path]
+    ended: bool = False
 
     def add(self, pid: int) -> None:
         """Puts a process, and so everything that it starts later, under the limits."""
@@ -52,7 +59,8 @@ class Group:
         return None
 
     def remove(self) -> None:
-        """Removes the groups; their processes must be dead."""
+        """Removes the groups. The kernel may still hold a dead process in one; `Cgroups.make` removes that later."""
+        self.ended = True
         for directory in self.directories.values():
             with contextlib.suppress(OSError):
                 directory.rmdir()
@@ -70,11 +78,17 @@ class Cgroups:
         self._version = version
         self._mounts = mounts
         self._made = 0
+        self._groups: list[Group] = []
 
     @property
     def controllers(self) -> tuple[str, ...]:
         """The controllers that can be used."""
         return tuple(self._mounts)
+
+    @property
+    def mounts(self) -> tuple[str, ...]:
+        """Where the groups are."""
+        return tuple(str(mount) for mount in self._mounts.values())
 
     def make(self, *, pids: int, memory_bytes: int) -> Group:
         """Groups with these limits.
@@ -82,6 +96,7 @@ class Cgroups:
         Raises:
             OSError: The hierarchy is not writable any more.
         """
+        self._remove_ended()
         self._made += 1
         name = f"forerun-{os.getpid()}-{self._made}"
         # One above the limit: the isolation's own init is a member too.
@@ -94,7 +109,28 @@ class Cgroups:
         except OSError:
             group.remove()
             raise
+        self._groups.append(group)
         return group
+
+    def _remove_ended(self) -> None:
+        """Removes the groups of ended commands that could not be removed when they ended."""
+        for group in self._groups:
+            if group.ended:
+                group.remove()
+        self._groups = [
+            group
+            for group in self._groups
+            if not group.ended or any(directory.exists() for directory in group.directories.values())
+        ]
+
+    def remove_orphans(self) -> None:
+        """Removes what workers have left that were killed."""
+        for mount in self._mounts.values():
+            for directory in mount.glob("forerun-*-*"):
+                owner = directory.name.split("-")[1]
+                if not Path("/proc", owner).exists():
+                    with contextlib.suppress(OSError):
+                        directory.rmdir()
 
 
 def detect(mount_table: str = "/proc/self/mounts") -> Cgroups | None:
@@ -120,5 +156,6 @@ def detect(mount_table: str = "/proc/self/mounts") -> Cgroups | None:
             cgroups.make(pids=8, memory_bytes=64 << 20).remove()
         except OSError:
             continue
+        cgroups.remove_orphans()
         return cgroups
     return None

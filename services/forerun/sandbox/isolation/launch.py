@@ -176,8 +176,10 @@ class Child:
             if self._group is not None:
                 self._group.add(self.root_pid)
             os.write(self._pipes.ours["gate"], b"\n")
-        except (ProcessLookupError, BrokenPipeError) as error:  # the helper is gone
-            raise SetupFailed(f"the helper ended before it started the command: {self._complaint()}") from error
+        except OSError as error:  # the helper is gone, or its group is
+            raise SetupFailed(
+                f"the limits cannot be put on the command: {error.strerror}: {self._complaint()}"
+            ) from error
 
     def _complaint(self) -> str:
         with contextlib.suppress(BlockingIOError):

@@ -73,12 +73,13 @@ class Process:
             plan = {"argv": list(launch.argv), "environment": environment, "directory": directory,
                     "status": keep[0], "gate": keep[1]}  # fmt: skip
             keep.append(pipes.memory("plan", json.dumps(plan).encode()))
+            group = grouped(self._cgroups, launch)
         except BaseException:
             pipes.close()
             raise
         argv = [sys.executable, "-I", "-S", str(Path(reaper.__file__)), str(keep[-1])]
         try:
-            child = spawn(sys.executable, argv, pipes, keep=keep, group=grouped(self._cgroups, launch), reaper=True)
+            child = spawn(sys.executable, argv, pipes, keep=keep, group=group, reaper=True)
         except OSError as error:
             raise SetupFailed(f"{sys.executable} cannot be executed: {error.strerror}") from error
         return await gated(child, rlimits(launch, count_pids=False))
