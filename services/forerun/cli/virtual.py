@@ -50,7 +50,7 @@ _ADDRESSES: Final = {name: f"{name}:1" for name in SERVICES}
 class VirtualPlatform:
     """A platform in memory. Must be made and used inside a running loop, usually a `VirtualLoop`.
 
-    Commands are not executed in it: their processes live in real time.
+    Commands need a `ladder` and a loop in real time, because their processes live in it; without one none is executed.
 
     Attributes:
         directory: An empty directory for tokens and state.
@@ -62,6 +62,7 @@ class VirtualPlatform:
         faults: What goes wrong on the bus.
         slots: Authoritative and speculative slots of the worker.
         settings: Further settings by service, field to value.
+        ladder: Isolation levels for commands.
     """
 
     directory: Path
@@ -73,6 +74,7 @@ class VirtualPlatform:
     faults: Faults | None = None
     slots: tuple[int, int] = (64, 32)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ladder: Ladder | None = None
     fabric: MemoryFabric = field(init=False)
     broker: MemoryBroker = field(init=False)
     bus: MemoryBus = field(init=False)
@@ -148,7 +150,7 @@ class VirtualPlatform:
         common = self._common(name)
         match name:
             case "orchestrator":
-                targets = {
+                targets: dict[str, Any] = {
                     "sandbox_targets": (_ADDRESSES["sandbox"],),
                     "verifier_target": _ADDRESSES["verifier"],
                     "policy_file": self.policy_file,
@@ -163,14 +165,14 @@ class VirtualPlatform:
                     SnapshotsSettings(**({"data_dir": self.directory / "snapshots"} | common)), **ports
                 )
             case _:
-                worker = {
+                worker: dict[str, Any] = {
                     "worker": "worker-1",
                     "policy_file": self.policy_file,
                     "data_dir": self.directory / "sandbox",
                     "authoritative_slots": self.slots[0],
                     "speculative_slots": self.slots[1],
                 }
-                ladder = Ladder(
+                ladder = self.ladder or Ladder(
                     (Level(LevelName.PROCESS, True, "in memory", "nothing: no command is executed"),),
                     {LevelName.PROCESS: Process(None)},
                 )

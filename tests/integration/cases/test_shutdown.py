@@ -1,4 +1,4 @@
-"""Processes that stop: calls in flight are answered or continued (E6), and no outcome is claimed that is not kept (D6)."""
+"""Processes that stop: calls in flight are answered or continued (E6), no outcome is claimed that is not kept (D6)."""
 
 from __future__ import annotations
 
