@@ -177,7 +177,11 @@ class Runner:
         )
 
     def abandon(self) -> None:
-        """The replica ends: nothing is decided any more, so that the journal says what another owner may go on with."""
+        """The replica ends: nothing is decided any more, so that the journal says what another owner may go on with.
+
+        What ran ahead is lost with its owner, and the ledger says so.
+        """
+        self.apply(self.session.machine.lose("the replica ends", self._now()))
         self.leaving = True
         if self._timer is not None:
             self._timer.cancel()
