@@ -89,6 +89,7 @@ class Agent:
         self._diary = diary
         self._chance = chance
         self._next = 0
+        self._left = False
 
     async def run(self) -> None:
         """Does what the plan says, as far as the platform allows it."""
@@ -139,6 +140,7 @@ class Agent:
 
     async def _leave(self, session: AsyncSession, message: Message, seconds: float) -> None:
         """Closes the session while the calls of a message are open."""
+        self._left = True
         asking = asyncio.ensure_future(self._ask(session, message))
         await asyncio.sleep(seconds)
         await session.close("leaves early")
@@ -161,7 +163,8 @@ class Agent:
             return
         self._diary.open -= len(calls)
         self._write(session.id, message, results, asked_at)
-        await self._afterwards(session, message, results[0].turn)
+        if not self._left:
+            await self._afterwards(session, message, results[0].turn)
 
     def _take_back(self, session: AsyncSession, call: Call) -> None:
         async def cancel() -> None:

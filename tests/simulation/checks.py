@@ -328,6 +328,10 @@ def _repeats(evidence: Evidence) -> Iterator[str]:
         if (one.speculative or one.audit) and one.tool not in SPECULABLE:
             yield f"3: {one.tool} {one.key} ran ahead or as an audit"
     yield from (f"3: {text}" for text in evidence.diary.conflicts)
+    for line in evidence.lines:
+        unknown = line.kind == ledger_pb2.LEDGER_KIND_CALL and line.status == common_pb2.CALL_STATUS_OUTCOME_UNKNOWN
+        if unknown and line.tool not in NOT_REPEATABLE:
+            yield f"3: {line.tool} {_line_key(line)} may be repeated and ended outcome_unknown"
 
 
 # ---------------------------------------------------------------- 4: one answer, in time
