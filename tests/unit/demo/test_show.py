@@ -53,7 +53,7 @@ def test_every_task_is_in_every_run_side_by_side_and_no_run_is_always_first() ->
     )
     assert [task for _, task in planned[::3]] == tasks
     first = Counter(run for run, _ in planned[::3])
-    assert set(first.values()) == {len(tasks) // 3}
+    assert max(first.values()) - min(first.values()) <= 1
 
 
 def test_the_warm_up_is_not_scored_and_its_executions_are_not_counted(tmp_path: Path) -> None:

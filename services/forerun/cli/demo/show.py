@@ -35,7 +35,7 @@ class Size:
 # In real time sessions mostly wait, so many run at once; not all, so that later sessions can learn from earlier ones.
 # At a twentieth of the times the commands' own processor time counts: eight at once leave two cores room.
 PLAIN = Size(research_warm_up=14, coding_warm_up=12, scored=12, concurrency=12)
-FAST = Size(research_warm_up=14, coding_warm_up=12, scored=12, concurrency=8)
+FAST = Size(research_warm_up=12, coding_warm_up=8, scored=10, concurrency=8)
 
 
 @dataclass(frozen=True, slots=True)
