@@ -69,7 +69,12 @@ class ModelStore:
         while self._changed:
             tenant, agent = next(iter(self._changed))
             header = json.dumps({"agent": agent, "saved_at": self._clock.now()}).encode()
-            digest = await self._objects.put(header + b"\n" + self._engine.dump(tenant, agent), tenant)
+            try:
+                state = self._engine.dump(tenant, agent)
+            except KeyError:  # the engine forgot it in favour of others; what was saved before stays
+                self._changed.discard((tenant, agent))
+                continue
+            digest = await self._objects.put(header + b"\n" + state, tenant)
             self._changed.discard((tenant, agent))
             before = self._digests.get((tenant, agent))
             self._digests[(tenant, agent)] = digest
