@@ -39,21 +39,29 @@ class SystemClock:
 class LoopClock:
     """A clock that follows the running event loop, so that it is virtual exactly when the loop is.
 
+    A thread that works for the loop sees the time of the loop in which the clock was last read.
+
     Args:
         epoch: Seconds since the Unix epoch at loop time `origin`.
         origin: The loop's time at the epoch. A `VirtualLoop` starts at 0.
     """
 
-    __slots__ = ("_epoch", "_origin")
+    __slots__ = ("_epoch", "_loop", "_origin")
 
     def __init__(self, epoch: float, origin: float = 0.0) -> None:
         self._epoch = epoch
         self._origin = origin
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def now(self) -> float:
         """Seconds since the Unix epoch."""
-        return self._epoch + asyncio.get_running_loop().time() - self._origin
+        return self._epoch + self.monotonic() - self._origin
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start, never going backwards."""
-        return asyncio.get_running_loop().time()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            if self._loop is None:
+                raise
+        return self._loop.time()
