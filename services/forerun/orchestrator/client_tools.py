@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 
+from forerun.core.canonical import CanonicalError, parse_strict
 from forerun.core.outcomes import CallStatus
 from forerun.core.session import Execute, ExecutionResult, Failure
 from forerun.orchestrator.records import status_of
@@ -77,9 +78,19 @@ def _result(message: session_pb2.ClientToolResult, seconds: float) -> ExecutionR
     return ExecutionResult(
         status=status,
         content=content,
-        media_type=message.observation.media_type,
+        media_type=_media_type(content, message.observation.media_type),
         tool_error=message.observation.tool_error,
         digest="sha256:" + hashlib.sha256(content).hexdigest(),
         failure=None if status is CallStatus.OK else _GONE,
         seconds=seconds,
     )
+
+
+def _media_type(content: bytes, said: str) -> str:
+    """What the client says of its answer; what it calls JSON and is none is passed on as plain text."""
+    if "json" in said:
+        try:
+            parse_strict(content)
+        except CanonicalError:
+            return "text/plain; charset=utf-8"
+    return said

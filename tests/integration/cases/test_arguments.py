@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import unicodedata
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from forerun.client import Call, CallRejected, ResultNotJson, Served
 from forerun.core.intake import split_arguments
 from forerun.core.schema import parse_schema
+from forerun.v1 import common_pb2, session_pb2, session_pb2_grpc
 from tests.integration.cases.conftest import Play, Run, Stage, Tools, policy, tool
 
 TICKER = {"type": "object", "properties": {"ticker": {"type": "string"}}, "required": ["ticker"]}
@@ -182,6 +184,37 @@ def test_a_server_that_calls_something_else_json_is_not_believed(play: Play) -> 
         assert {one.observation.media_type for one in stored} == {"text/plain; charset=utf-8"}
 
     play(scene, policy(tool("wild", "READ", reads=["wild"])), tools=tools)
+
+
+def test_a_tool_in_the_client_is_not_believed_either(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        answers: asyncio.Queue[session_pb2.ConnectRequest] = asyncio.Queue()
+        own = session_pb2.ClientTool(name="own", input_schema='{"type": "object"}')
+        hello = session_pb2.Hello(session=s.ids.uuid7(), agent="a", client_tools=[own])
+        answers.put_nowait(session_pb2.ConnectRequest(hello=hello))
+        batch = session_pb2.CallBatch(turn=1)
+        batch.calls.add(index=0).action.tool = "own"
+        answers.put_nowait(session_pb2.ConnectRequest(batch=batch))
+
+        async def requests() -> AsyncIterator[session_pb2.ConnectRequest]:
+            while True:
+                yield await answers.get()
+
+        stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        async for response in stub.Connect(requests()):
+            if response.HasField("invocation"):
+                result = session_pb2.ClientToolResult(
+                    invocation=response.invocation.invocation,
+                    status=common_pb2.CALL_STATUS_OK,
+                    observation=common_pb2.Observation(content=b"[NaN]", media_type="application/json"),
+                )
+                answers.put_nowait(session_pb2.ConnectRequest(tool_result=result))
+            elif response.HasField("result"):
+                assert response.result.observation.content == b"[NaN]"
+                assert response.result.observation.media_type == "text/plain; charset=utf-8"
+                answers.put_nowait(session_pb2.ConnectRequest(end=session_pb2.EndSessionRequest()))
+
+    play(scene, INTAKE)
 
 
 # ---------------------------------------------------------------- A12
