@@ -24,6 +24,7 @@ from forerun.runtime.errors import (
     InvalidArgument,
     PermissionDenied,
     ResourceExhausted,
+    Unavailable,
 )
 from forerun.v1 import event_pb2, prediction_pb2, session_pb2
 
@@ -42,6 +43,7 @@ class Orchestrator:
         self._runners: dict[tuple[str, str], Runner] = {}
         self._opening = Opening(parts, self._ended)
         self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
+        self._leaving = False
 
     @property
     def sessions(self) -> int:
@@ -63,16 +65,17 @@ class Orchestrator:
             NotFound: it should be resumed and is not known.
             FailedPrecondition: it has ended.
             ResourceExhausted: too many sessions are open.
-            Unavailable: the broker or the workers cannot be asked.
+            Unavailable: the broker or the workers cannot be asked, or this replica is stopping.
         """
         check_hello(hello)
         key = (caller.tenant, hello.session)
         async with self._one_at_a_time(key):
             runner = self._runners.get(key)
-            if runner is not None and not runner.closed:
+            if runner is not None and not runner.closed and not runner.leaving:
                 _same_caller(runner, caller)
                 declare(runner.session, hello)
                 return runner
+            self._admit()
             if len(self._runners) >= self._p.settings.max_sessions:
                 raise ResourceExhausted(
                     ErrorReason.QUEUE_FULL,
@@ -82,7 +85,19 @@ class Orchestrator:
                 )
             runner = self._runners[key] = await self._opening.open(caller, hello)
             self._p.ports.observer.sessions(len(self._runners))
+            if self._leaving:
+                runner.abandon()
+            self._admit()
             return runner
+
+    def _admit(self) -> None:
+        """Refuses sessions that this replica would have to send on at once."""
+        if self._leaving:
+            raise Unavailable(
+                ErrorReason.SHUTTING_DOWN,
+                "this replica is stopping; another one takes the session",
+                retry_after_seconds=0.5,
+            )
 
     @contextlib.asynccontextmanager
     async def _one_at_a_time(self, key: tuple[str, str]) -> AsyncIterator[None]:
@@ -246,6 +261,7 @@ class Orchestrator:
 
     async def leave(self, grace_seconds: float) -> None:
         """The process ends: clients are told, open calls may finish, the rest goes on under another owner."""
+        self._leaving = True
         runners = list(self._runners.values())
         for runner in runners:
             runner.go_away(grace_seconds)
