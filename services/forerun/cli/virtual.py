@@ -109,7 +109,11 @@ class VirtualPlatform:
         """Starts one service, also again after it was stopped."""
         self._buses[name] = MemoryBus(self.broker, name)
         app = self._build(name)
-        await app.start()
+        try:
+            await app.start()
+        except BaseException:
+            await self._buses.pop(name).close(1.0)
+            raise
         self.apps[name] = app
 
     async def stop_service(self, name: str, shutdown_seconds: float) -> None:
