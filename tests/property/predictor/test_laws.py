@@ -68,7 +68,7 @@ def test_a_shape_never_repeats_the_digits_of_a_value(token: str) -> None:
 
 
 calls = st.lists(st.tuples(st.sampled_from(["a", "b", "c", "undeclared"]), json_object), min_size=1, max_size=3)
-observation = json_value.map(lambda value: canonical(value)) | st.binary(max_size=80)  # type: ignore[arg-type]
+observation = json_value.map(canonical) | st.binary(max_size=80)  # type: ignore[arg-type]
 
 
 @st.composite

@@ -13,7 +13,7 @@ from forerun.predictor.engine.intent import Intent
 from forerun.predictor.engine.repeats import Proposal, Repeats
 from forerun.predictor.engine.sequence import NO_CALL, Contexts, Mixture
 from forerun.predictor.engine.session import Scored, Session, Step
-from forerun.predictor.engine.state import State, number, table
+from forerun.predictor.engine.state import State, number, table, text
 from forerun.predictor.engine.tuning import Tuning
 from forerun.predictor.engine.values import flatten, key_of, type_of
 
@@ -52,6 +52,7 @@ class Agent:
         "tuning",
         "within",
         "within_mixture",
+        "year",
     )
 
     def __init__(self, tuning: Tuning) -> None:
@@ -65,6 +66,7 @@ class Agent:
         self.calibration = Calibration(tuning)
         self.durations = Durations()
         self.repeats = Repeats()
+        self.year: str | None = None  # of the latest date: what the user leaves out of one
         self.sessions = 0
         self.calls_seen = 0
 
@@ -260,6 +262,7 @@ class Agent:
             self.within.add(chain, following)
             previous = f"+{_token(symbol)}"
         self.calls_seen += len(calls)
+        self.year = session.memory.year or self.year
         session.lead = _lead(symbols[-1])
         session.push(_token(symbols[-1]) + ("*" if len(calls) > 1 else ""))
 
@@ -301,6 +304,7 @@ class Agent:
             "calibration": self.calibration.to_state(),
             "durations": self.durations.to_state(),
             "repeats": self.repeats.to_state(),
+            "year": self.year,
             "sessions": self.sessions,
             "calls_seen": self.calls_seen,
         }
@@ -322,6 +326,7 @@ class Agent:
         agent.calls = Calls.from_state(fields["calls"])
         agent.calibration.load(fields["calibration"])
         agent.durations.load(fields["durations"])
+        agent.year = None if fields["year"] is None else text(fields["year"])
         agent.repeats.load(fields["repeats"])
         agent.sessions, agent.calls_seen = int(number(fields["sessions"])), int(number(fields["calls_seen"]))
         return agent

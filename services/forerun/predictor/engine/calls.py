@@ -21,7 +21,8 @@ from forerun.predictor.engine.weights import Weights
 _BEAM = 6
 _BRANCH = 4
 _SEPARATOR = "\x1f"
-_SAME_CALL, _OTHER_CALL, _SAME_EVENT, _OTHER_EVENT = _MARKS = ("&r", "&!r", "&e", "&!e")
+_SAME_CALL, _OTHER_CALL, _SAME_EVENT, _OTHER_EVENT, _EQUAL = _MARKS = ("&r", "&!r", "&e", "&!e", "&=")
+_Partners = tuple[frozenset[int], frozenset[int], frozenset[str]]
 
 
 def symbol_of(tool: str, paths: Mapping[str, object]) -> str:
@@ -100,9 +101,9 @@ class Calls:
         self, beam: list[_Partial], path: str, argument: Argument, options: dict[str, Option], worth: float
     ) -> list[_Partial]:
         grown: list[_Partial] = []
-        known: dict[tuple[frozenset[int], frozenset[int]], list[tuple[str, float]]] = {}
+        known: dict[_Partners, list[tuple[str, float]]] = {}
         for partial in beam:
-            partners = (partial.calls, partial.events)
+            partners = (partial.calls, partial.events, frozenset(partial.keys.values()))
             best = known.get(partners)
             if best is None:
                 scores = normalise(options, self._bonus(argument, options, *partners))
@@ -126,9 +127,14 @@ class Calls:
         return grown[:_BEAM]
 
     def _bonus(
-        self, argument: Argument, options: dict[str, Option], calls: frozenset[int], events: frozenset[int]
+        self,
+        argument: Argument,
+        options: dict[str, Option],
+        calls: frozenset[int],
+        events: frozenset[int],
+        chosen: frozenset[str],
     ) -> dict[str, float]:
-        if not calls and not events:
+        if not chosen:
             return {}
         weight = {mark: argument.weights.score((mark,)) + self.shared.score((mark,)) for mark in _MARKS}
         bonus: dict[str, float] = {}
@@ -138,6 +144,8 @@ class Calls:
                 value += weight[_OTHER_CALL if calls.isdisjoint(option.calls) else _SAME_CALL]
             if events:
                 value += weight[_OTHER_EVENT if events.isdisjoint(option.events) else _SAME_EVENT]
+            if key in chosen:
+                value += weight[_EQUAL]
             bonus[key] = value
         return bonus
 
@@ -169,6 +177,7 @@ class Calls:
         """
         calls: frozenset[int] = frozenset()
         events: frozenset[int] = frozenset()
+        chosen: set[str] = set()
         for path in sorted(flat):
             key, kind = flat[path]
             name = f"{tool}:{path}"
@@ -178,12 +187,15 @@ class Calls:
                     del self.arguments[next(iter(self.arguments))]
                 argument = self.arguments[name] = Argument()
             options = argument.options(name, memory, previous, self.shared)
-            for option in options.values():
+            for value, option in options.items():
                 marks = partner_marks(option, calls, events)
+                if value in chosen:
+                    marks = (*marks, _EQUAL)
                 if marks:
                     option.add(argument.part(marks, marks, self.shared))
             argument.learn(key, options, normalise(options), self.shared)
             argument.credit(key, kind, memory, session)
+            chosen.add(key)
             truth = options.get(key)
             if truth is not None:
                 calls |= truth.calls

@@ -79,6 +79,7 @@ class Engine:
         if isinstance(event, SessionOpened):
             state.declared = frozenset(event.tools)
             model.sessions += 1
+            state.memory.year = state.memory.year or model.year
             state.step = None
         elif isinstance(event, UserTurn):
             self._end_step(model, agent, state)
