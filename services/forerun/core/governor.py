@@ -133,6 +133,12 @@ class Purse:
         self.credits = self.limits.initial_credits
         self.money = self.limits.money
 
+    def adopt(self, limits: Limits) -> None:
+        """Other limits hold from now on; what is above them is gone, what was spent stays spent."""
+        self.limits = limits
+        self.credits = min(self.credits, limits.maximum_credits)
+        self.money = min(self.money, limits.money)
+
     def earn(self) -> None:
         """An authoritative call earns its share of a credit."""
         self.credits = min(self.limits.maximum_credits, self.credits + self.limits.credits_per_call)

@@ -219,7 +219,7 @@ class Orchestrator:
         for runner in list(self._runners.values()):
             session = runner.session
             policy = self._p.policies.current.choose(session.caller.tenant, session.context.agent)
-            if policy.version != session.policy.version:
+            if policy.session.version != session.policy.session.version:
                 session.policy = policy
                 runner.apply(session.machine.set_policy(policy.session, now))
             off = self._p.switch.off(session.caller.tenant)

@@ -201,6 +201,7 @@ class Opening:
             last_turn=history.last_turn,
             closed=history.closed,
             unknown=unknown,
+            journalled=history.asked.keys(),
             user_texts=history.user_texts,
             now=now,
         )

@@ -116,7 +116,8 @@ async def _close(history: History, finished: event_pb2.CallFinished, fetch: Fetc
         served=_served(finished.served),
         provider_call_id=asked.provider_call_id,
     )
-    history.closed[key] = Closed(asked.action.tool, asked.action.arguments, answer)
+    repeatable = key not in history.intents
+    history.closed[key] = Closed(asked.action.tool, asked.action.arguments, answer, repeatable)
 
 
 def _served(value: common_pb2.Served.ValueType) -> Served:

@@ -179,7 +179,8 @@ def policy_of(message: policy_pb2.SpeculationPolicy) -> Policy:
         version=version,
         mode=Mode.OFF if message.off else mode_of(message.mode),
         hold_out=message.hold_out,
-        session=_session_policy(message, version),
+        # Compared at commit: the name and the content count, whatever version somebody wrote.
+        session=_session_policy(message, f"{message.name}@{version}#{_digest(message)}"),
         concurrent=message.budget.concurrent if message.budget.HasField("concurrent") else 64,
         contracts=exact,
         prefixes=tuple(sorted(prefixes, key=lambda pair: -len(pair[0]))),

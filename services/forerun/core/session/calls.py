@@ -1,6 +1,6 @@
 """Authoritative calls of one session: in order-safe parallel, from the memo, a speculation, or the tool."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -11,15 +11,17 @@ from forerun.core.freshness import Recorded, fresh
 from forerun.core.ledger import EntryKind, LedgerEntry
 from forerun.core.order import BatchCall, BatchOrder
 from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
-from forerun.core.session.context import Context, as_marks, shared_marks
+from forerun.core.resources import conflicts
+from forerun.core.session.context import Context
 from forerun.core.session.effects import Answer, BumpShared, CancelExecution, Execute, ReadShared
 from forerun.core.session.events import CallCancelled, CallFinished, CallIntent, CallsAsked
 from forerun.core.session.flights import Flights
 from forerun.core.session.memo import Remembered
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
-from forerun.core.session.speculation import Committed, Speculations
+from forerun.core.session.speculation import Committed, Speculations, Uncertain
 
 _TURNS_REMEMBERED = 2
+_EVENT_BYTES = limits.BUS_MESSAGE_BYTES // 2
 
 
 class Stage(StrEnum):
@@ -53,6 +55,7 @@ class Call:
     execution: str = ""
     attempts: int = 0
     retry_at: float = 0.0
+    policy_version: str = ""
     started_at: float = 0.0
     private: Recorded = field(default_factory=lambda: Recorded({}))
     shared: Mapping[str, int] | None = None
@@ -75,11 +78,19 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A call that was answered, kept for a client that asks again."""
+    """A call that was answered, kept for a client that asks again.
+
+    Attributes:
+        tool: Its tool.
+        arguments: Its arguments, as sent.
+        answer: Its answer.
+        repeatable: It may run again once its answer is forgotten.
+    """
 
     tool: str
     arguments: bytes
     answer: CallAnswer
+    repeatable: bool = True
 
 
 class Calls:
@@ -93,6 +104,8 @@ class Calls:
         self._abandoned: dict[str, PreparedCall] = {}
         self._closed: dict[CallId, Closed] = {}
         self._flights: Flights[Call] = Flights()
+        self._journalled: set[CallId] = set()
+        self._ending = False
         self.last_turn = 0
 
     @property
@@ -108,21 +121,44 @@ class Calls:
         if turn > self.last_turn:
             self.last_turn = turn
             self._speculations.next_turn(turn)
-            self._closed = {key: one for key, one in self._closed.items() if turn - key[0] < _TURNS_REMEMBERED}
-            self._c.append(CallsAsked(turn, asked))
+            self._forget_answers(turn)
         if not new:
             return
+        self._write_down(turn, [one for one in new if (turn, one.index) not in self._journalled])
         batch = Batch(BatchOrder())
         for position, one in enumerate(new):
             self._place(batch, position, turn, one, timeout_seconds)
         self._advance(batch)
+
+    def _write_down(self, turn: int, asked: list[AskedCall]) -> None:
+        """Puts calls into the journal, in events that fit into one message of the bus."""
+        self._journalled.update((turn, one.index) for one in asked)
+        part: list[AskedCall] = []
+        size = 0
+        for one in asked:
+            if part and size + len(one.arguments) > _EVENT_BYTES:
+                self._c.append(CallsAsked(turn, tuple(part)))
+                part, size = [], 0
+            part.append(one)
+            size += len(one.arguments)
+        if part:
+            self._c.append(CallsAsked(turn, tuple(part)))
+
+    def _forget_answers(self, turn: int) -> None:
+        """Answers of older messages are forgotten, but never those of calls that must not run again."""
+        self._closed = {
+            key: one for key, one in self._closed.items() if turn - key[0] < _TURNS_REMEMBERED or not one.repeatable
+        }
+        self._journalled = {key for key in self._journalled if turn - key[0] < _TURNS_REMEMBERED}
 
     def _place(self, batch: Batch, position: int, turn: int, asked: AskedCall, timeout_seconds: float | None) -> None:
         ordered = BatchCall()
         if isinstance(asked.prepared, PreparedCall):
             prepared = asked.prepared
             self._c.purse.earn()
-            self._c.trusted.add_value(prepared.value)
+            if prepared.contract.open_world:
+                # The agent itself sends these out; what it gives to a closed tool may be somebody else's text.
+                self._c.trusted.add_value(prepared.value)
             ordered = BatchCall(
                 reads=_scoped(prepared.private.reads, prepared.shared.reads),
                 writes=_scoped(prepared.private.writes, prepared.shared.writes),
@@ -157,21 +193,30 @@ class Calls:
         else:
             return False
         if not same:
-            self._c.emit(Answer(_refused(key, asked, _CONFLICT)))
+            self._c.emit(Answer(_refused(key, asked, _CONFLICT), conflict=True))
         elif known is not None:
             self._c.emit(Answer(known.answer))
         return True
 
-    def restore(self, last_turn: int, closed: Mapping[CallId, Closed], unknown: Mapping[CallId, AskedCall]) -> None:
+    def restore(
+        self,
+        last_turn: int,
+        closed: Mapping[CallId, Closed],
+        unknown: Mapping[CallId, AskedCall],
+        journalled: Iterable[CallId],
+    ) -> None:
         """Goes on where another owner stopped.
 
         Args:
+            journalled: Calls that the journal knows.
             last_turn: Highest turn of the journal.
             closed: Calls that were answered.
             unknown: Calls that may not be repeated, were about to start, and of which no end is known.
         """
         self.last_turn = last_turn
         self._closed = dict(closed)
+        self._journalled = set(journalled)
+        self._forget_answers(last_turn)
         for key, asked in unknown.items():
             answer = CallAnswer(
                 call=key,
@@ -182,7 +227,7 @@ class Calls:
                 served=Served.DIRECT,
                 provider_call_id=asked.provider_call_id,
             )
-            self._closed[key] = Closed(asked.tool, asked.arguments, answer)
+            self._closed[key] = Closed(asked.tool, asked.arguments, answer, repeatable=False)
             self._c.append(CallFinished(answer))
             if isinstance(asked.prepared, PreparedCall):
                 self._bump(asked.prepared)
@@ -241,7 +286,7 @@ class Calls:
     def _from_shared_memo(self, call: Call, entry: Remembered, answer: object) -> None:
         if call.stage is not Stage.LOOKING:
             return
-        marks = as_marks(answer)
+        marks = self._c.marks(answer)
         if marks is not None and all(marks.get(mark, 0) == value for mark, value in entry.shared.items()):
             self._end(call, CallStatus.OK, entry.result, None, Served.MEMO)
         else:
@@ -283,15 +328,35 @@ class Calls:
         call.started_at = self._c.now
         call.stage = Stage.JOINED
         remaining = max(0.0, call.deadline - self._c.now)
-        if not self._speculations.take(call.prepared, call.id, remaining, partial(self._taken, call)):
+        if self._being_written(call.prepared) or not self._speculations.take(
+            call.prepared, call.id, remaining, partial(self._taken, call)
+        ):
             self._direct(call)
 
-    def _taken(self, call: Call, committed: Committed | None) -> None:
+    def _being_written(self, prepared: PreparedCall) -> bool:
+        """A write that runs may have changed what the call depends on: only a look at the tool tells.
+
+        Generations count the start and the end of a write. What was read in between is no older than its start, and
+        yet may be from before its effect.
+        """
+        writing = [one.prepared for one in self._executions.values()]
+        return any(
+            conflicts(prepared.private.depends, one.private.writes)
+            for one in (*writing, *self._abandoned.values())
+            if one.private.writes
+        )
+
+    def _taken(self, call: Call, committed: Committed | Uncertain | None) -> None:
         if call.stage is not Stage.JOINED:
             return
         if committed is None:
             self._direct(call)
             return
+        if isinstance(committed, Uncertain):
+            self._bump(call.prepared)
+            self._end(call, CallStatus.OUTCOME_UNKNOWN, None, _UNCERTAIN_MERGE, Served.DIRECT)
+            return
+        call.policy_version = self._c.policy.version
         call.private, call.shared, call.started_at = committed.private, committed.shared, committed.started_at
         self._bump(call.prepared)
         self._remember(call, committed.result)
@@ -324,17 +389,7 @@ class Calls:
         if answer is not True:
             self._end(call, CallStatus.UNAVAILABLE, None, _NO_GENERATIONS, Served.UNSPECIFIED)
             return
-        marks = shared_marks(call.prepared)
-        if marks and call.prepared.rememberable and self._c.mode is Mode.EXACT:
-            self._c.emit(ReadShared(marks, self._c.token(partial(self._execute_with, call))))
-        else:
-            call.shared = {} if not marks else None
-            self._execute(call)
-
-    def _execute_with(self, call: Call, answer: object) -> None:
-        if call.stage is Stage.PREPARING:
-            call.shared = as_marks(answer)
-            self._execute(call)
+        self._execute(call)
 
     def _execute(self, call: Call) -> None:
         prepared = call.prepared
@@ -342,6 +397,8 @@ class Calls:
             self._c.generations.bump(prepared.private.writes)
             self._speculations.written()
         call.private = self._c.private_now(prepared)
+        call.shared = self._c.shared_known(prepared)
+        call.policy_version = self._c.policy.version
         call.stage = Stage.RUNNING
         call.attempts += 1
         call.started_at = self._c.now
@@ -353,7 +410,8 @@ class Calls:
                 prepared=prepared,
                 speculative=False,
                 timeout_seconds=max(0.001, call.deadline - self._c.now),
-                fork=call.execution if prepared.forks else "",
+                # The same for every try of the call, so that a worker knows a merge that it has done already.
+                fork=f"call-{call.id[0]}-{call.id[1]}" if prepared.forks else "",
                 merge_on_success=prepared.forks,
                 idempotency_key=f"{self._c.facts.session}/{call.id[0]}/{call.id[1]}",
             )
@@ -378,13 +436,12 @@ class Calls:
         if self._may_retry(call, result):
             call.stage = Stage.BACKING_OFF
             wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (call.attempts - 1)
-            asked = result.failure.retry_after_seconds if result.failure else None
-            call.retry_at = self._c.now + min(max(wait, asked or 0.0), limits.RETRY_BACKOFF_MAX_SECONDS)
+            call.retry_at = self._c.now + max(min(wait, limits.RETRY_BACKOFF_MAX_SECONDS), _asked_wait(result))
             return True
         self._c.learn(call.prepared, result)
         status = result.status
-        lost = status in (CallStatus.TIMEOUT, CallStatus.CANCELLED, CallStatus.UNAVAILABLE)
-        if lost and not call.prepared.repeatable and not result.not_started:
+        # A refusal at the door has not started; one that came later (a result too large) may have had its effect.
+        if status is not CallStatus.OK and not call.prepared.repeatable and not result.not_started:
             status = CallStatus.OUTCOME_UNKNOWN
         self._settle(call, status, result, result.failure)
         return True
@@ -399,35 +456,61 @@ class Calls:
         ours = result.failure is not None and result.failure.reason in _OURS
         if not ours and call.attempts >= limits.CALL_ATTEMPTS:
             return False
-        return self._c.now + limits.RETRY_BACKOFF_INITIAL_SECONDS < call.deadline
+        return self._c.now + max(limits.RETRY_BACKOFF_INITIAL_SECONDS, _asked_wait(result)) < call.deadline
 
     def _settle(self, call: Call, status: CallStatus, result: ExecutionResult | None, failure: Failure | None) -> None:
         """Counts the end of a write, also of a failed one, and stores the outcome of what may not be repeated."""
         call.stage = Stage.SETTLING
         prepared = call.prepared
-        self._bump(prepared)
+        self._bump_private(prepared)
+        then = partial(self._counted, call, status, result, failure)
+        if prepared.shared.writes:
+            # Before the answer: whoever hears of the write from this agent must not be served what was before it.
+            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(then)))
+        else:
+            then(True)
+
+    def _counted(
+        self,
+        call: Call,
+        status: CallStatus,
+        result: ExecutionResult | None,
+        failure: Failure | None,
+        answer: object,
+    ) -> None:
+        """The end of the write is counted, or owed."""
+        if call.stage is not Stage.SETTLING:
+            return
+        prepared = call.prepared
+        if answer is not True:
+            self._c.emit(BumpShared(prepared.shared.writes))
         if status is CallStatus.OK and result is not None:
             self._remember(call, result)
         if prepared.repeatable:
             self._end(call, status, result, failure, Served.DIRECT)
             return
-        answer = self._answer(call, status, result, failure, Served.DIRECT)
-        self._c.append(CallFinished(answer), partial(self._stored, call, answer))
+        answered = self._answer(call, status, result, failure, Served.DIRECT)
+        self._c.append(CallFinished(answered), partial(self._stored, call, answered))
 
     def _stored(self, call: Call, answer: CallAnswer, _acknowledged: object) -> None:
         """The outcome is stored, or owed: the tool has answered, so the agent gets the answer either way."""
         if call.stage is Stage.SETTLING:
             self._close(call, answer, journal=False)
 
-    def _bump(self, prepared: PreparedCall) -> None:
+    def _bump_private(self, prepared: PreparedCall) -> None:
         if prepared.private.writes:
             self._c.generations.bump(prepared.private.writes)
             self._speculations.written()
+
+    def _bump(self, prepared: PreparedCall) -> None:
+        self._bump_private(prepared)
         if prepared.shared.writes:
             self._c.emit(BumpShared(prepared.shared.writes))
 
     def _remember(self, call: Call, result: ExecutionResult) -> None:
         if not call.prepared.rememberable or result.tool_error or call.shared is None:
+            return
+        if call.policy_version != self._c.policy.version or self._being_written(call.prepared):
             return
         entry = Remembered(result, call.private, call.shared, call.started_at)
         self._c.memo.put(call.prepared.identity, entry)
@@ -464,18 +547,22 @@ class Calls:
     def _close(self, call: Call, answer: CallAnswer, *, journal: bool) -> None:
         if call.stage is Stage.DONE:
             return
+        handed_out = call.stage is not Stage.WAITING
         call.stage = Stage.DONE
         del self._open[call.id]
-        self._closed[call.id] = Closed(call.asked.tool, call.asked.arguments, answer)
+        repeatable = not isinstance(call.asked.prepared, PreparedCall) or call.asked.prepared.repeatable
+        self._closed[call.id] = Closed(call.asked.tool, call.asked.arguments, answer, repeatable)
         self._c.emit(Answer(answer))
         if journal:
             self._c.append(CallFinished(answer))
         self._c.record(self._entry(call, answer))
-        self._release(call, answer)
+        if self._ending:
+            return
+        self._release(call, answer, handed_out)
         if isinstance(call.asked.prepared, PreparedCall):
             self._land(call, answer.status)
 
-    def _release(self, call: Call, answer: CallAnswer) -> None:
+    def _release(self, call: Call, answer: CallAnswer, handed_out: bool) -> None:
         """Goes on with the message: calls that share the outcome, and calls that waited for it."""
         batch = call.batch
         sharing = [one for one in batch.calls if one.follows == call.position and one.stage is Stage.WAITING]
@@ -484,7 +571,10 @@ class Calls:
             heir = sharing[0]
             batch.calls[call.position] = heir
             heir.position, heir.follows = call.position, None
-            self._start(heir)
+            for one in sharing[1:]:
+                one.follows = heir.position
+            if handed_out:
+                self._start(heir)
             return
         batch.order.finished(call.position)
         for other in sharing:
@@ -514,16 +604,21 @@ class Calls:
     def cancel(self, key: CallId) -> None:
         """Takes a call back. A call that is done or unknown stays as it is."""
         call = self._open.get(key)
-        if call is None or call.stage is Stage.SETTLING:
+        if call is None or self._settles(call):
             return
         self._c.append(CallCancelled(key))
         self._abort(call, CallStatus.CANCELLED, _CANCELLED)
 
     def cancel_all(self, failure: Failure) -> None:
-        """Takes back everything that is open."""
+        """Takes back everything that is open; nothing new starts."""
+        self._ending = True
         for call in list(self._open.values()):
-            if call.stage is not Stage.SETTLING:
+            if call.stage is not Stage.DONE and not self._settles(call):
                 self._abort(call, CallStatus.CANCELLED, failure)
+
+    def _settles(self, call: Call) -> bool:
+        """Its end is under way and has a bound of its own: it can neither be taken back nor be late any more."""
+        return call.stage is Stage.SETTLING or (call.stage is Stage.JOINED and self._speculations.committing(call.id))
 
     def release_all(self) -> None:
         """Another owner goes on with the open calls: what it may repeat is stopped here, the rest is left alone."""
@@ -542,7 +637,7 @@ class Calls:
     def tick(self) -> None:
         """Ends calls whose deadline has passed and starts retries that are due."""
         for call in list(self._open.values()):
-            if call.stage in (Stage.DONE, Stage.SETTLING):
+            if call.stage is Stage.DONE or self._settles(call):
                 continue
             if self._c.now >= call.deadline:
                 self._abort(call, CallStatus.TIMEOUT, _TIMED_OUT)
@@ -554,8 +649,7 @@ class Calls:
         times = [
             min(call.deadline, call.retry_at) if call.stage is Stage.BACKING_OFF else call.deadline
             for call in self._open.values()
-            # One that settles waits for the journal, which has a bound of its own; its deadline may have passed.
-            if call.stage is not Stage.SETTLING
+            if not self._settles(call)
         ]
         return min(times, default=None)
 
@@ -591,6 +685,11 @@ def _refused(key: CallId, asked: AskedCall, failure: Failure) -> CallAnswer:
     )
 
 
+def _asked_wait(result: ExecutionResult) -> float:
+    """Seconds that the provider asked to wait; a try before that would only annoy it."""
+    return (result.failure.retry_after_seconds or 0.0) if result.failure is not None else 0.0
+
+
 _OURS = frozenset({"PEER_UNAVAILABLE", "CALL_INTERRUPTED", "SHUTTING_DOWN", "NO_FREE_SLOT", "QUEUE_FULL"})
 """Reasons of failures that are the platform's own and pass by themselves."""
 
@@ -608,6 +707,10 @@ _NO_GENERATIONS = Failure(
     "BROKER_UNAVAILABLE",
     "the write could not be announced to other sessions, so it was not started; ask again",
     retry_after_seconds=1.0,
+)
+_UNCERTAIN_MERGE = Failure(
+    "OUTCOME_UNKNOWN",
+    "the worker was lost while the call's changes were merged; look at the workspace before asking again",
 )
 _TIMED_OUT = Failure("TOOL_TIMEOUT", "the call's deadline passed; the tool was told to stop")
 _CANCELLED = Failure("CALL_CANCELLED", "the caller took the call back; the tool was told to stop")

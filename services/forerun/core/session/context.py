@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from forerun.core import limits
 from forerun.core.freshness import Generations, Recorded, dependencies, recorded
 from forerun.core.governor import Purse, Sites
 from forerun.core.ledger import LedgerEntry, Totals
@@ -62,6 +63,7 @@ class Context:
     totals: Totals = field(default_factory=Totals)
     purse: Purse = field(init=False)
     waiting: dict[int, Continuation] = field(default_factory=dict)
+    shared_seen: dict[str, int] = field(default_factory=dict)
     last_token: int = 0
     last_execution: int = 0
 
@@ -100,6 +102,22 @@ class Context:
         """Generations of the session's resources that a call depends on."""
         return recorded(self.generations, prepared.private.depends)
 
+    def marks(self, answer: object) -> Mapping[str, int] | None:
+        """The answer to ReadShared; what it says is remembered for `shared_known`."""
+        if not isinstance(answer, Mapping):
+            return None
+        if len(self.shared_seen) + len(answer) > limits.GENERATION_MARKS:
+            self.shared_seen.clear()
+        self.shared_seen.update(answer)
+        return answer
+
+    def shared_known(self, prepared: PreparedCall) -> dict[str, int]:
+        """Generations of shared resources as last seen here, for a call that does not wait for a look.
+
+        They may be older than the real ones, never newer: what is recorded under them can only be too stale.
+        """
+        return {mark: self.shared_seen.get(mark, 0) for mark in shared_marks(prepared)}
+
     def learn(self, prepared: PreparedCall, result: ExecutionResult) -> None:
         """Takes the duration of an execution."""
         self.timing.execution(prepared.tool, result.seconds)
@@ -108,8 +126,3 @@ class Context:
 def shared_marks(prepared: PreparedCall) -> tuple[str, ...]:
     """Marks of shared resources that a call depends on."""
     return dependencies(prepared.shared.depends)
-
-
-def as_marks(answer: object) -> Mapping[str, int] | None:
-    """The answer to ReadShared."""
-    return answer if isinstance(answer, Mapping) else None

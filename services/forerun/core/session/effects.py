@@ -114,9 +114,15 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Give the agent its answer."""
+    """Give the agent its answer.
+
+    Attributes:
+        answer: The answer.
+        conflict: It refuses a key that is in use: the call that runs under that key is not answered by it.
+    """
 
     answer: CallAnswer
+    conflict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

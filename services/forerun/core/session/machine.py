@@ -88,6 +88,7 @@ class SessionMachine:
         last_turn: int,
         closed: Mapping[CallId, Closed],
         unknown: Mapping[CallId, AskedCall],
+        journalled: Iterable[CallId],
         user_texts: Iterable[str],
         now: float,
     ) -> list[Effect]:
@@ -99,6 +100,7 @@ class SessionMachine:
             last_turn: See `Calls.restore`.
             closed: See `Calls.restore`.
             unknown: See `Calls.restore`.
+            journalled: See `Calls.restore`.
             user_texts: What the user said so far.
             now: The time.
         """
@@ -107,7 +109,7 @@ class SessionMachine:
         for text in user_texts:
             self._c.trusted.add(text)
         self._c.append(event)
-        self._calls.restore(last_turn, closed, unknown)
+        self._calls.restore(last_turn, closed, unknown, journalled)
         return self._drain()
 
     def user_turn(self, text: str, now: float) -> list[Effect]:
@@ -214,7 +216,7 @@ class SessionMachine:
             self._speculations.stop("the policy changed", ended=False)
             self._c.memo.clear()
             self._c.policy = policy
-            self._c.purse.limits = policy.limits
+            self._c.purse.adopt(policy.limits)
         return self._drain()
 
     def close(self, reason: str, now: float) -> list[Effect]:

@@ -83,7 +83,7 @@ class PreparedCall:
     @property
     def forks(self) -> bool:
         """It runs in a fork of the workspace, merged on success."""
-        return self.contract.staged and self.uses_workspace
+        return self.contract.effect is Effect.WRITE and self.uses_workspace
 
     @property
     def speculable(self) -> bool:

@@ -12,7 +12,7 @@ from forerun.core.freshness import Recorded, fresh
 from forerun.core.governor import Estimate, Refusal, estimate, ranked
 from forerun.core.ledger import EntryKind, LedgerEntry
 from forerun.core.outcomes import CallStatus, Mode, Outcome
-from forerun.core.session.context import Context, as_marks, shared_marks
+from forerun.core.session.context import Context, shared_marks
 from forerun.core.session.effects import (
     CancelExecution,
     Certificate,
@@ -60,8 +60,14 @@ class Committed:
     started_at: float
 
 
-Taken = Callable[[Committed | None], None]
-"""Continues a real call: with the committed result, or with None where it has to be executed."""
+class Uncertain:
+    """The end of a commit that may have taken effect."""
+
+
+UNCERTAIN = Uncertain()
+
+Taken = Callable[[Committed | Uncertain | None], None]
+"""Continues a real call: with the committed result, with None where it has to be executed, or uncertain."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,7 +241,7 @@ class Speculations:
     # ------------------------------------------------------------ execution
 
     def _shared_read(self, speculation: Speculation, answer: object) -> None:
-        marks = as_marks(answer)
+        marks = self._c.marks(answer)
         if speculation.stage is Stage.CLOSED:
             return
         if marks is None:
@@ -276,7 +282,7 @@ class Speculations:
             return False
         if speculation.stage is not Stage.RUNNING:
             return True
-        if result.no_slot:
+        if result.no_slot or (result.not_started and not result.preempted):
             self._never_started(speculation, "no slot")
             return True
         self._c.purse.stopped()
@@ -303,7 +309,7 @@ class Speculations:
             self._certify_with(speculation, result, {})
 
     def _certify_with(self, speculation: Speculation, result: ExecutionResult, answer: object) -> None:
-        marks = as_marks(answer)
+        marks = self._c.marks(answer)
         if speculation.stage is not Stage.CERTIFYING:
             return
         if marks is None:
@@ -350,6 +356,10 @@ class Speculations:
         speculation = self._by_identity.get(prepared.identity)
         if speculation is None or speculation.joined is not None or speculation.stage is Stage.COMMITTING:
             return False
+        if speculation.prepared.contract != prepared.contract:
+            # What may be assumed of the tool has changed since.
+            self.close(speculation, Outcome.STALE, "the contract changed")
+            return False
         if not self._still_fresh(speculation):
             self.close(speculation, Outcome.STALE, "written since, or too old")
             return False
@@ -363,6 +373,10 @@ class Speculations:
         elif speculation.stage is Stage.RUNNING:
             self._c.emit(Promote(speculation.id, remaining_seconds))
         return True
+
+    def committing(self, call: CallId) -> bool:
+        """A fork is being merged for this call: what comes of it is known soon, and it cannot be taken back."""
+        return any(one.call == call and one.stage is Stage.COMMITTING for one in self._open.values())
 
     def leave(self, call: CallId) -> None:
         """The real call went away (cancelled, or its deadline passed): what it had joined is stopped."""
@@ -387,7 +401,7 @@ class Speculations:
             self._commit_private(speculation, outcome)
 
     def _commit_shared(self, speculation: Speculation, outcome: Outcome, answer: object) -> None:
-        marks = as_marks(answer)
+        marks = self._c.marks(answer)
         if speculation.stage is not Stage.COMMITTING:
             return
         if marks is None or any(marks.get(mark, 0) != value for mark, value in speculation.shared.items()):
@@ -413,8 +427,13 @@ class Speculations:
             return
         if answer is True:
             self.close(speculation, outcome, "")
-        else:
+        elif answer is False:
             self.close(speculation, Outcome.STALE, "the workspace changed since the fork")
+        else:
+            then, speculation.joined = speculation.joined, None
+            self.close(speculation, Outcome.FAILED, "it is not known whether the fork was merged")
+            if then is not None:
+                then(UNCERTAIN)
 
     # ------------------------------------------------------------ the end
 
