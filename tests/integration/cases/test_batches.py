@@ -125,7 +125,7 @@ def test_a_tool_without_declared_keys_runs_alone(play: Play) -> None:
 
 
 READS = policy(
-    tool("get", "READ", reads=["o/{id}"]),
+    tool("get", "READ", reads=["o/{id}"], concurrency=100),
     tool("narrow", "READ", reads=["n/{id}"], concurrency=3),
     tool("big", "READ", reads=["big"], speculate=True),
     tool("keep", "READ", reads=["keep"], maxStalenessSeconds=0),
