@@ -31,7 +31,8 @@ def main() -> int:
     kinds = None if arguments.faults is None else [kind for kind in arguments.faults.split(",") if kind != "none"]
     if unknown := sorted(set(kinds or ()) - set(KINDS)):
         parser.error(f"unknown faults: {', '.join(unknown)}")
-    logging.basicConfig(level=logging.DEBUG if arguments.verbose else logging.CRITICAL)
+    if arguments.verbose:
+        logging.basicConfig(level=logging.DEBUG)
     signal.signal(signal.SIGALRM, _too_long)
     gc.freeze()  # what is loaded by now never dies; collecting after each run is cheap then
 

@@ -159,9 +159,9 @@ class Agent:
             async with asyncio.timeout(message.give_up):
                 results = await session.call_tools(calls, timeout_seconds=message.timeout_seconds)
         except TimeoutError:
-            self._diary.open -= len(calls)
             return
-        self._diary.open -= len(calls)
+        finally:
+            self._diary.open -= len(calls)
         self._write(session.id, message, results, asked_at)
         if not self._left:
             await self._afterwards(session, message, results[0].turn)
@@ -202,7 +202,7 @@ class Agent:
         if message.extra is not None:
             await self._unary(session.id, turn, _EXTRA_INDEX, message.extra)
         if message.ask_again == "same":
-            await self._unary(session.id, turn, 0, message.calls[0])
+            await self._unary(session.id, turn, 0, message.calls[0], record=False)
         elif message.ask_again == "other":
             other = Planned(message.calls[0].tool, message.calls[0].arguments | {"id": 99})
             status = await self._unary(session.id, turn, 0, other, record=False)
@@ -233,6 +233,7 @@ class Agent:
             return None
         result = response.results[0]
         status = common_pb2.CallStatus.Name(result.status).removeprefix("CALL_STATUS_").lower()
+        self._tap.compare(session, result)
         if record:
             self._diary.asked.append(
                 Asked(

@@ -39,6 +39,17 @@ class Evidence:
     broker: MemoryBroker
     leaked: Sequence[str]
     kinds: frozenset[str]
+    lines_lost: bool
+
+    @cached_property
+    def forgetful(self) -> bool:
+        """An owner went without having written everything: killed, or stopped while the broker took nothing.
+
+        What may be repeated is not written before it is answered, so a key may then be new to the next owner.
+        """
+        broker = "appends" in self.kinds or "broker" in self.kinds
+        stopped = any(outage.what == "orchestrator" for outage in self.nemesis.outages)
+        return bool(self.nemesis.killed) or (stopped and broker)
 
     @cached_property
     def lines(self) -> list[ledger_pb2.LedgerLine]:
@@ -286,8 +297,14 @@ def _loop_time() -> float:
 
 
 def lost_with_owner(evidence: Evidence) -> list[str]:
-    """Speculative executions without a line whose owner was killed: what it knew died with it."""
-    return [one.key for one in _without_line(evidence) if any(t >= one.started_at for t in evidence.nemesis.killed)]
+    """Speculative executions without a line whose owner was killed: what it knew died with it.
+
+    So did what an orderly stop could not hand to a broker that took nothing in time.
+    """
+    ends = list(evidence.nemesis.killed)
+    if evidence.lines_lost:
+        ends += [outage.end for outage in evidence.nemesis.outages if outage.what == "orchestrator"]
+    return [one.key for one in _without_line(evidence) if any(end >= one.started_at for end in ends)]
 
 
 def _without_line(evidence: Evidence) -> list[Execution]:
@@ -327,7 +344,8 @@ def _repeats(evidence: Evidence) -> Iterator[str]:
     for one in evidence.world.log:
         if (one.speculative or one.audit) and one.tool not in SPECULABLE:
             yield f"3: {one.tool} {one.key} ran ahead or as an audit"
-    yield from (f"3: {text}" for text in evidence.diary.conflicts)
+    if not evidence.forgetful:
+        yield from (f"3: {text}" for text in evidence.diary.conflicts)
     for line in evidence.lines:
         unknown = line.kind == ledger_pb2.LEDGER_KIND_CALL and line.status == common_pb2.CALL_STATUS_OUTCOME_UNKNOWN
         if unknown and line.tool not in NOT_REPEATABLE:
@@ -343,7 +361,7 @@ def _answers(evidence: Evidence) -> Iterator[str]:
         if count > tap.asks[key]:
             yield f"4: {key} was asked {tap.asks[key]} times and answered {count} times"
         different = set(tap.answers[key])
-        if len(different) > 1:
+        if len(different) > 1 and not evidence.forgetful:
             yield f"4: {key} was answered in {len(different)} ways: {sorted(map(str, different))}"
     if evidence.diary.open:
         yield f"4: {evidence.diary.open} calls are still open"
@@ -386,7 +404,7 @@ def _discarded(evidence: Evidence) -> Iterator[str]:
             continue
         line = hits.get(_key(one))
         if line is None:
-            if not evidence.nemesis.killed:
+            if not evidence.nemesis.killed and not evidence.lines_lost:
                 yield f"5: {_name(one)} served {one.served}, and no line of the ledger says from what"
         elif _outcome(line) != one.served or line.digest != f"sha256:{hashlib.sha256(one.content).hexdigest()}":
             yield f"5: {_name(one)} served {one.served}, and the ledger says {_outcome(line)} with another answer"

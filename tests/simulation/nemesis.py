@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 from collections import Counter
@@ -95,8 +96,10 @@ class Platform(VirtualPlatform):
             self.fabric.drop(other, source=name)
         self.fabric.refuse(f"{name}:1")
         self.fabric.drop(f"{name}:1")
+        logging.disable()  # a killed process complains no more
         await app.stop(0.0)
         await bus.close(0.0)
+        logging.disable(logging.NOTSET)
         for other in others:
             self.fabric.heal(other, source=name)
         self.fabric.heal(f"{name}:1")

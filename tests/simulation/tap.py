@@ -32,7 +32,6 @@ class Tap:
         self.asks: Counter[CallKey] = Counter()
         self.answered: Counter[CallKey] = Counter()
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
-        self.served: dict[CallKey, int] = {}
         self.epochs: Counter[str] = Counter()
         self.trace: list[str] = []
 
@@ -61,11 +60,15 @@ class Tap:
 
     def took(self, session: str, result: session_pb2.CallResult) -> None:
         """A call was answered."""
+        if result.failure.reason != "CALL_KEY_CONFLICT":
+            self.answered[session, result.call.turn, result.call.index] += 1
+            self.compare(session, result)
+
+    def compare(self, session: str, result: session_pb2.CallResult) -> None:
+        """An answer that came by whatever way: it has to be the same as every other one of its call."""
         key = (session, result.call.turn, result.call.index)
         if result.failure.reason == "CALL_KEY_CONFLICT":
             return
-        self.answered[key] += 1
-        self.served[key] = result.served
         self.answers.setdefault(key, []).append(
             (result.status, result.observation.digest, result.failure.reason, result.served)
         )
