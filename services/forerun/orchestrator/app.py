@@ -22,6 +22,7 @@ from forerun.orchestrator.switch import Switch
 from forerun.orchestrator.workers import Workers
 from forerun.runtime import subjects
 from forerun.runtime.app import App, Callbacks, Part, Served
+from forerun.runtime.auth import Caller
 from forerun.runtime.bus import Bus, Subscription
 from forerun.runtime.bus_connect import BusPart
 from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_chassis
@@ -105,8 +106,8 @@ class _Room:
         self._engine, self._outbox, self._policies, self._switch = engine, outbox, policies, switch
         authenticator = chassis.authenticator
 
-        def admitted(context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            authenticator.caller(context.invocation_metadata())
+        def admitted(context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
+            return authenticator.caller(context.invocation_metadata())
 
         self._servicer = SessionServicer(
             engine, policies=policies, workers=workers, switch=switch, observer=observer, admitted=admitted

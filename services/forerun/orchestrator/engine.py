@@ -14,6 +14,7 @@ from forerun.core import limits
 from forerun.core.candidates import Candidate
 from forerun.core.candidates import problems as candidate_problems
 from forerun.core.session import AskedCall, Proposal
+from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
 from forerun.orchestrator.runner import Runner, Session
 from forerun.runtime.auth import Caller
@@ -42,6 +43,7 @@ class Orchestrator:
         self._p = parts
         self._runners: dict[tuple[str, str], Runner] = {}
         self._opening = Opening(parts, self._ended)
+        self._journals: set[Journal] = set()
         self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self._leaving = False
 
@@ -73,8 +75,10 @@ class Orchestrator:
             runner = self._runners.get(key)
             if runner is not None and not runner.closed and not runner.leaving:
                 _same_caller(runner, caller)
-                declare(runner.session, hello)
-                return runner
+                if await self._opening.still_owned(runner):
+                    declare(runner.session, hello)
+                    return runner
+                runner.lose()
             self._admit()
             if len(self._runners) >= self._p.settings.max_sessions:
                 raise ResourceExhausted(
@@ -84,6 +88,7 @@ class Orchestrator:
                     retry_after_seconds=1.0,
                 )
             runner = self._runners[key] = await self._opening.open(caller, hello)
+            self._journals.add(runner.journal)
             self._p.ports.observer.sessions(len(self._runners))
             if self._leaving:
                 runner.abandon()
@@ -244,9 +249,10 @@ class Orchestrator:
     async def sweep(self) -> None:
         """Ends sessions whose client is gone or silent."""
         now = asyncio.get_running_loop().time()
+        self._journals = {journal for journal in self._journals if not journal.closed}
         for runner in list(self._runners.values()):
             idle = now - runner.used_at
-            if not runner.attached and not runner.session.machine.running:
+            if runner.streamed and not runner.attached and not runner.session.machine.running:
                 if idle > self._p.settings.reconnect_seconds:
                     runner.close("the client went away")
             elif idle > self._p.settings.session_idle_seconds and not runner.session.machine.running:
@@ -275,8 +281,8 @@ class Orchestrator:
         """Writes what the journals owe: sessions stay there, so that another replica goes on with them."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_seconds
-        for runner in list(self._runners.values()):
-            await runner.journal.drain(max(0.0, deadline - loop.time()))
+        for journal in list(self._journals):
+            await journal.drain(max(0.0, deadline - loop.time()))
 
 
 def _check_batch(batch: session_pb2.CallBatch) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from forerun.core import limits
 from forerun.core.session import Append
 from forerun.orchestrator.records import EventContext, to_event
-from forerun.runtime.bus import EVENT_TYPE_HEADER, AppendUncertain, Bus, SequenceMismatch
+from forerun.runtime.bus import EVENT_TYPE_HEADER, AppendUncertain, Bus, Message, SequenceMismatch
 from forerun.runtime.errors import ForerunError, Unavailable
 from forerun.v1 import event_pb2
 
@@ -85,7 +85,9 @@ class Journal:
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._finishing = False
         self.closed = False
+        self.replaced = False
 
     @property
     def owed(self) -> int:
@@ -107,13 +109,22 @@ class Journal:
         self._more.set()
 
     async def run(self) -> None:
-        """Writes until cancelled or replaced."""
+        """Writes until cancelled, replaced, or finished."""
         while not self.closed:
-            if not self._queue:
-                self._more.clear()
-                self._idle.set()
-                await self._more.wait()
-            await self._write_first()
+            if self._queue:
+                await self._write_first()
+                continue
+            self._idle.set()
+            if self._finishing:
+                self.closed = True
+                return
+            self._more.clear()
+            await self._more.wait()
+
+    def finish(self) -> None:
+        """Nothing more will be written: `run` ends when what is owed is stored."""
+        self._finishing = True
+        self._more.set()
 
     async def drain(self, timeout_seconds: float) -> bool:
         """Waits until everything is stored; False when the time was not enough."""
@@ -158,10 +169,10 @@ class Journal:
 
     async def _stored_before(self, owed: _Owed) -> bool:
         """Whether the event after our last one is this very event, whose acknowledgement was lost."""
-        while True:
+        following: list[Message] | None = None
+        while following is None:
             try:
                 following = await self._bus.read(self._subject, after_sequence=self._sequence, limit=1)
-                break
             except Unavailable:
                 await asyncio.sleep(_RETRY_SECONDS)
         if not following or event_pb2.SessionEvent.FromString(following[0].data).id != owed.message.id:
@@ -195,7 +206,7 @@ class Journal:
             self._acknowledged(owed.token, stored)
 
     def _replaced(self) -> None:
-        self.closed = True
+        self.closed = self.replaced = True
         waiting, self._queue = self._queue, deque()
         self._idle.set()
         for owed in waiting:

@@ -88,6 +88,14 @@ class Opening:
         runner.apply(self._first_effects(runner, history))
         return runner
 
+    async def still_owned(self, runner: Runner) -> bool:
+        """Nobody else has claimed the session since. Without the broker nobody can, and who has is not known."""
+        context = runner.session.context
+        try:
+            return await self._p.ownership.epoch(context.tenant, context.session) == context.epoch
+        except Unavailable:
+            return True
+
     async def _tools(self, caller: Caller, session: str) -> dict[str, Tool]:
         """The tools of the workers; a worker that restarts is waited for, within a bound."""
         for attempt in range(_TOOLS_ATTEMPTS):

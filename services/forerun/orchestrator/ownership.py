@@ -70,6 +70,15 @@ class Ownership:
             ErrorReason.REVISION_CONFLICT, "several replicas claim the session at once", retry_after_seconds=0.5
         )
 
+    async def epoch(self, tenant: str, session: str) -> int:
+        """The epoch in force; 0 where nobody has opened the session.
+
+        Raises:
+            Unavailable: the broker cannot be asked.
+        """
+        entry = await self._bucket.get(f"{tenant}/{session}")
+        return 0 if entry is None else int(json.loads(entry.value)["epoch"])
+
     def _value(self, claim: Claim, caller: Caller) -> bytes:
         return json.dumps(
             {

@@ -47,6 +47,7 @@ from forerun.v1 import common_pb2, session_pb2, verification_pb2
 _LOG: Final = logging.getLogger(__name__)
 _BUMP_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.2
+_CLOSE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class Runner:
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
         self.leaving = False
+        self.streamed = False
         self.quiet = asyncio.Event()
         self.quiet.set()
 
@@ -155,6 +157,7 @@ class Runner:
         self.detach(self._out)
         # Bounded by what a client may have open: calls of a message, and chunks that the journal holds anyway.
         self._out = asyncio.Queue()
+        self.streamed = True
         self._touch()
         return self._out
 
@@ -374,7 +377,11 @@ class Runner:
         self._ports.observer.answered(answer)
         content = answer.result.content if answer.result is not None else b""
         inline = len(content) <= limits.CHUNK_BYTES
-        for future in self._waiters.pop(answer.call, ()):
+        waiting = self._waiters.pop(answer.call, [])
+        if effect.conflict and waiting:
+            # Only who asked last used the key for something else; the others still wait for the call that runs.
+            waiting, self._waiters[answer.call] = waiting[-1:], waiting[:-1]
+        for future in waiting:
             if not future.done():
                 future.set_result(call_result(session_id, answer, content=True))
         if not inline:
@@ -418,9 +425,12 @@ class Runner:
         self.apply(self.session.machine.close(reason, self._now()))
         self._send(session_pb2.ConnectResponse(ended=self.ended()))
         self._end()
-        self._spawn(
-            self._ports.workers.close_session(self.session.caller, self.session.context.session), "close-session"
-        )
+        self._spawn(self._forget_on_worker(), "close-session")
+
+    async def _forget_on_worker(self) -> None:
+        """Drops the session's workspace, once the journal has the session's end: only then it was ours to end."""
+        if await self.journal.drain(_CLOSE_SECONDS) and not self.journal.replaced:
+            await self._ports.workers.close_session(self.session.caller, self.session.context.session)
 
     def ended(self) -> session_pb2.EndSessionResponse:
         """The session's totals, as the client gets them at its end."""
@@ -435,6 +445,7 @@ class Runner:
 
     def _end(self) -> None:
         self.closed = True
+        self.journal.finish()
         if self._timer is not None:
             self._timer.cancel()
         for futures in self._waiters.values():

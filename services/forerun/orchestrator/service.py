@@ -16,12 +16,12 @@ from forerun.orchestrator.records import failure_from, failure_message, mode_mes
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.switch import Switch
 from forerun.orchestrator.workers import Workers
-from forerun.runtime.auth import current_caller
+from forerun.runtime.auth import Caller, current_caller
 from forerun.runtime.errors import (
     Aborted,
+    DeadlineExceeded,
     ErrorReason,
     FailedPrecondition,
-    ForerunError,
     InvalidArgument,
     PermissionDenied,
     ResourceExhausted,
@@ -47,7 +47,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         workers: For listings.
         switch: The kill switch.
         observer: Totals of the replica.
-        admitted: Raises when the credential of a call's metadata is not valid any more.
+        admitted: The caller of a call's metadata now; raises when its credential is not valid any more.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         workers: Workers,
         switch: Switch,
         observer: Observer,
-        admitted: Callable[[_Context], None],
+        admitted: Callable[[_Context], Caller],
     ) -> None:
         self._engine = engine
         self._policies = policies
@@ -111,7 +111,10 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
             kind = request.WhichOneof("message")
             try:
                 if kind == "batch":
-                    self._admitted(context)
+                    if self._admitted(context) != runner.session.caller:
+                        raise PermissionDenied(
+                            ErrorReason.CALLER_NOT_ALLOWED, "the rights of this token have changed; open a new session"
+                        )
                     self._engine.ask(runner, request.batch)
                 elif kind == "event":
                     self._engine.record(runner, request.event)
@@ -143,6 +146,10 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
             self._engine.ask(runner, request.batch)
             async with asyncio.timeout(remaining_seconds(context, _UNARY_SECONDS)):
                 results = await asyncio.gather(*waiting)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                ErrorReason.DEADLINE_EXCEEDED, "the deadline passed before all calls were answered; ask again"
+            ) from None
         except asyncio.CancelledError:
             if runner.closed:
                 raise _OWNER_CHANGED from None
@@ -246,7 +253,7 @@ def _raise_end(runner: Runner, reader: asyncio.Future[None]) -> None:
     """Says why a stream ends that its client did not end."""
     if reader.done() and not reader.cancelled():
         error = reader.exception()
-        if isinstance(error, ForerunError):
+        if error is not None:
             raise error
     if runner.closed or runner.leaving:
         raise _OWNER_CHANGED

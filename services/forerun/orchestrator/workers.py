@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +20,9 @@ from forerun.orchestrator.records import failure_from, failure_of, status_of
 from forerun.runtime.auth import Caller, on_behalf_of
 from forerun.runtime.bus import Message
 from forerun.runtime.errors import (
+    Aborted,
     ErrorReason,
+    FailedPrecondition,
     ForerunError,
     InvalidArgument,
     NotFound,
@@ -35,6 +38,9 @@ _TRANSPORT_MARGIN_SECONDS: Final = 5.0
 _SHORT_SECONDS: Final = 5.0
 _LIST_SECONDS: Final = 20.0
 _SILENT_SECONDS: Final = 10.0
+_GONE_SECONDS: Final = 60.0
+_PINS: Final = 2 * limits.SESSIONS_PER_REPLICA
+_MERGE_ATTEMPTS: Final = 6
 
 
 @dataclass(slots=True)
@@ -69,6 +75,7 @@ class Workers:
         self._workers: dict[str, Worker] = {target: Worker(target) for target in targets}
         self._tools: dict[tuple[str, str, str], dict[str, Tool]] = {}
         self._generation: dict[str, int] = {}
+        self._pins: OrderedDict[str, Worker] = OrderedDict()
 
     # ------------------------------------------------------------ who is there
 
@@ -92,12 +99,18 @@ class Workers:
             self._tools_changed()
 
     def choose(self, session: str) -> Worker:
-        """The worker of a session: the same one as long as the set of workers is the same (rendezvous hashing).
+        """The worker of a session: by rendezvous hashing at first, and from then on the same one.
+
+        Its workspace is there. Only a worker that was silent for long is given up, and its workspaces with it.
 
         Raises:
             Unavailable: none is known.
         """
         now = asyncio.get_running_loop().time()
+        pinned = self._pins.get(session)
+        if pinned is not None and pinned.heard_at > now - _GONE_SECONDS:
+            self._pins.move_to_end(session)
+            return pinned
         alive = [one for one in self._workers.values() if one.heard_at > now - _SILENT_SECONDS]
         if not alive:
             raise Unavailable(
@@ -105,7 +118,14 @@ class Workers:
                 "no sandbox worker is known; set sandbox_targets, or wait until one reports",
                 retry_after_seconds=1.0,
             )
-        return max(alive, key=lambda one: hashlib.blake2b(f"{one.address}\0{session}".encode(), digest_size=8).digest())
+        chosen = max(
+            alive, key=lambda one: hashlib.blake2b(f"{one.address}\0{session}".encode(), digest_size=8).digest()
+        )
+        if session:
+            self._pins[session] = chosen
+            if len(self._pins) > _PINS:
+                self._pins.popitem(last=False)
+        return chosen
 
     def _stub(self, worker: Worker) -> sandbox_pb2_grpc.SandboxServiceStub:
         return sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(worker.address))
@@ -156,7 +176,12 @@ class Workers:
                 tenant=caller.tenant, principal=caller.principal, credential_scope=caller.credential_scope
             ),
             session=session,
-            action=common_pb2.Action(tool=prepared.tool, tool_version=prepared.version, arguments=prepared.arguments),
+            # A real call runs whatever version there is; what runs ahead is of use only in the one it was meant for.
+            action=common_pb2.Action(
+                tool=prepared.tool,
+                tool_version=prepared.version if effect.speculative else "",
+                arguments=prepared.arguments,
+            ),
             priority=(sandbox_pb2.PRIORITY_SPECULATIVE if effect.speculative else sandbox_pb2.PRIORITY_AUTHORITATIVE),
             timeout_seconds=effect.timeout_seconds,
             fork=effect.fork,
@@ -212,19 +237,27 @@ class Workers:
         except ForerunError as error:
             _LOG.warning("promotion failed", extra={"fields": {"error.type": error.reason}})
 
-    async def merge(self, fork: str, caller: Caller, session: str) -> bool:
-        """Merges a fork; False where it was refused or it is not certain."""
-        try:
-            with rpc_errors():
-                await self._stub(self.choose(session)).MergeFork(
-                    sandbox_pb2.MergeForkRequest(session=session, fork=fork),
-                    timeout=_SHORT_SECONDS * 2,
-                    metadata=on_behalf_of(caller),
-                )
-        except ForerunError as error:
-            _LOG.info("a fork was not merged", extra={"fields": {"error.type": error.reason}})
-            return False
-        return True
+    async def merge(self, fork: str, caller: Caller, session: str) -> bool | None:
+        """Merges a fork: True when it is merged, False when it certainly is not, None when nobody knows.
+
+        Merging is idempotent, so a lost answer is asked for again.
+        """
+        for attempt in range(_MERGE_ATTEMPTS):
+            try:
+                with rpc_errors():
+                    await self._stub(self.choose(session)).MergeFork(
+                        sandbox_pb2.MergeForkRequest(session=session, fork=fork),
+                        timeout=_SHORT_SECONDS * 2,
+                        metadata=on_behalf_of(caller),
+                    )
+                return True
+            except (Aborted, NotFound, FailedPrecondition, InvalidArgument, ResourceExhausted) as error:
+                _LOG.info("a fork was not merged", extra={"fields": {"error.type": error.reason}})
+                return False
+            except ForerunError as error:
+                _LOG.warning("a merge is not certain yet", extra={"fields": {"error.type": error.reason}})
+                await asyncio.sleep(0.2 * 2**attempt)
+        return None
 
     async def drop(self, fork: str, caller: Caller, session: str) -> None:
         """Drops a fork; the worker drops it with the session at the latest."""

@@ -14,7 +14,7 @@ from forerun.predictor.follower import Follower, parse
 from forerun.predictor.store import ModelStore
 from forerun.runtime import metrics_table as m
 from forerun.runtime import subjects
-from forerun.runtime.auth import Role, current_caller
+from forerun.runtime.auth import Role, current_caller, require_service
 from forerun.runtime.bus import Bus, Message
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import (
@@ -66,16 +66,24 @@ class Listener:
         self._candidates = candidates
         # Where a session's owner listens: the header of its last event.
         self._agents: dict[tuple[str, str], str] = {}
+        self._live: dict[tuple[str, str], None] = {}
 
     def agent_of(self, tenant: str, session: str) -> str | None:
         """The agent of a session that is followed."""
         return self._agents.get((tenant, session))
+
+    def live(self, tenant: str, session: str) -> bool:
+        """The session was heard on the bus."""
+        return (tenant, session) in self._live
 
     async def hear(self, message: Message) -> None:
         """Takes one event."""
         event = parse(message.data)
         if event is None:
             return
+        self._live[(event.tenant, event.session)] = None
+        if len(self._live) > limits.SESSIONS_PER_REPLICA * 2:
+            self._live.pop(next(iter(self._live)))
         await self._store.ready(event.tenant)
         if self._follower.missing(event):
             await self._catch_up(message.subject)
@@ -173,7 +181,8 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.PredictRequest, context: _Context
     ) -> prediction_pb2.PredictResponse:
         """Candidates for the present state of a session."""
-        _may_see(request.tenant)
+        # Candidates hold arguments that come from the session's content, so they are for services only.
+        require_service()
         agent = self._listener.agent_of(request.tenant, request.session)
         batch = None if agent is None else self._listener.predict(request.tenant, agent, request.session, 0)
         if batch is None:
@@ -195,6 +204,10 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
                     ErrorReason.ARGUMENT_INVALID, f"event {events + 1} of the recording is no SessionEvent"
                 )
             _may_see(event.tenant)
+            if self._listener.live(event.tenant, event.session):
+                raise PermissionDenied(
+                    ErrorReason.CALLER_NOT_ALLOWED, "the session is live: it is learned from its journal only"
+                )
             await self._store.ready(event.tenant)
             if self._listener.take(event):
                 events += 1

@@ -41,7 +41,6 @@ class ModelStore:
         """Loads what is kept of a tenant, once. What cannot be read is learned anew."""
         if tenant in self._loaded:
             return
-        self._loaded.add(tenant)
         newest: dict[str, tuple[float, str, bytes]] = {}
         try:
             for digest in await self._objects.digests(tenant):
@@ -51,8 +50,13 @@ class ModelStore:
                 agent, saved_at = str(about["agent"]), float(about["saved_at"])
                 if agent not in newest or newest[agent][0] < saved_at:
                     newest[agent] = (saved_at, digest, state)
-        except (ForerunError, ValueError, KeyError, TypeError) as error:
-            _LOG.warning("kept models cannot be read", extra={"fields": {"error.type": type(error).__name__}})
+        except ForerunError as error:
+            # Not now; nothing of this tenant is saved before, so that nothing that is kept is overwritten.
+            _LOG.warning("kept models cannot be read", extra={"fields": {"error.type": error.reason}})
+            return
+        except (ValueError, KeyError, TypeError):
+            _LOG.warning("a kept model is of no use to this version")
+        self._loaded.add(tenant)
         for agent, (_, digest, state) in newest.items():
             try:
                 self._engine.load(tenant, agent, state)
@@ -66,8 +70,9 @@ class ModelStore:
         Raises:
             ForerunError: the object store refused; it is tried again with the next save.
         """
-        while self._changed:
-            tenant, agent = next(iter(self._changed))
+        for tenant, agent in sorted(self._changed):
+            if tenant not in self._loaded:
+                continue
             header = json.dumps({"agent": agent, "saved_at": self._clock.now()}).encode()
             try:
                 state = self._engine.dump(tenant, agent)
