@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import grpc.aio
 
-from forerun.runtime.auth import require_service
-from forerun.runtime.errors import ErrorReason, InvalidArgument
+from forerun.runtime.auth import current_caller, require_service
+from forerun.runtime.errors import ErrorReason, InvalidArgument, PermissionDenied
 from forerun.sandbox.connectors.port import Ended, Invocation, ToolFault
 from forerun.sandbox.isolation.levels import Ladder
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.registry import Registry
 from forerun.sandbox.tools import Hints, Tool
 from forerun.sandbox.worker.engine import Engine
@@ -61,6 +62,10 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
     ) -> AsyncIterator[sandbox_pb2.ExecuteResponse]:
         """Runs one action."""
         require_service()
+        if request.caller.tenant != current_caller().tenant:
+            raise PermissionDenied(
+                ErrorReason.CALLER_NOT_ALLOWED, "the request names another tenant than the one it is made for"
+            )
         tool = self._registry.find(request.action.tool)
         asked = _request(request, tool)
         if request.action.tool_version not in ("", tool.version):
@@ -79,7 +84,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
     ) -> sandbox_pb2.PromoteResponse:
         """Makes a running speculation authoritative."""
         require_service()
-        seconds = self._engine.promote(request.execution, _timeout(request.timeout_seconds))
+        seconds = self._engine.promote(current_caller().tenant, request.execution, _timeout(request.timeout_seconds))
         return sandbox_pb2.PromoteResponse(running_seconds=seconds)
 
     async def MergeFork(  # noqa: N802
@@ -87,14 +92,16 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
     ) -> sandbox_pb2.MergeForkResponse:
         """Merges a fork."""
         require_service()
-        return sandbox_pb2.MergeForkResponse(workspace_version=await self._engine.merge(request.session, request.fork))
+        return sandbox_pb2.MergeForkResponse(
+            workspace_version=await self._engine.merge(_owner(request.session), request.fork)
+        )
 
     async def DropFork(  # noqa: N802
         self, request: sandbox_pb2.DropForkRequest, context: _Context
     ) -> sandbox_pb2.DropForkResponse:
         """Drops a fork."""
         require_service()
-        await self._engine.drop(request.session, request.fork)
+        await self._engine.drop(_owner(request.session), request.fork)
         return sandbox_pb2.DropForkResponse()
 
     async def CloseSession(  # noqa: N802
@@ -102,7 +109,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
     ) -> sandbox_pb2.CloseSessionResponse:
         """Forgets a session."""
         require_service()
-        await self._engine.close_session(request.session)
+        await self._engine.close_session(_owner(request.session))
         return sandbox_pb2.CloseSessionResponse()
 
     async def ListTools(  # noqa: N802
@@ -141,6 +148,11 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
                 return sandbox_pb2.ExecuteResponse(chunk=sandbox_pb2.ExecutionChunk(data=data))
             case Finished():
                 return sandbox_pb2.ExecuteResponse(finished=_finished(step))
+
+
+def _owner(session: str) -> Owner:
+    """The session of that name of the tenant for whom the call is made."""
+    return Owner(current_caller().tenant, session)
 
 
 def _request(request: sandbox_pb2.ExecuteRequest, tool: Tool) -> Request:

@@ -9,6 +9,7 @@ import pytest
 
 from forerun.runtime.clock import SystemClock
 from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.workspace import WorkspaceLimits
@@ -62,10 +63,10 @@ async def test_a_killed_merge_is_whole_or_was_never_begun(strategy: Strategy, me
     finally:
         victim.kill()
         await victim.wait()
-    workspace = await Workspaces(tmp_path, strategy, WorkspaceLimits(), SystemClock()).of("s", None)
-    numbers = {path.read_text() for path in (tmp_path / "s" / "base").iterdir()}
+    workspace = await Workspaces(tmp_path, strategy, WorkspaceLimits(), SystemClock()).of(Owner("t", "s"), None)
+    numbers = {path.read_text() for path in (tmp_path / "t" / "s" / "base").iterdir()}
     assert numbers == {str(workspace.version)}
     assert workspace.version >= merges
-    state = json.loads((tmp_path / "s" / "state.json").read_text())
+    state = json.loads((tmp_path / "t" / "s" / "state.json").read_text())
     assert state["version"] == workspace.version
-    assert not (tmp_path / "s" / "merging.json").exists()
+    assert not (tmp_path / "t" / "s" / "merging.json").exists()

@@ -11,6 +11,7 @@ from forerun.sandbox.isolation.launch import Bind, Overlay
 from forerun.sandbox.isolation.levels import LevelName, probe
 from forerun.sandbox.isolation.limits import CommandLimits
 from forerun.sandbox.isolation.process import ProcessLevel
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.workspace import WorkspaceLimits
@@ -29,7 +30,8 @@ async def command(level: str, root: str, seconds: str) -> None:
 
 
 async def merge(strategy: str, root: str, files: str) -> None:
-    workspace = await Workspaces(Path(root), Strategy(strategy), WorkspaceLimits(), SystemClock()).of("s", None)
+    workspaces = Workspaces(Path(root), Strategy(strategy), WorkspaceLimits(), SystemClock())
+    workspace = await workspaces.of(Owner("t", "s"), None)
     for number in range(1, 100_000):
         await workspace.fork(f"f{number}")
         async with workspace.use(f"f{number}") as view:

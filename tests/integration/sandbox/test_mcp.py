@@ -17,6 +17,7 @@ from forerun.sandbox.connectors.mcp import McpConnector
 from forerun.sandbox.connectors.port import Ended, Result, ToolFault
 from forerun.sandbox.connectors.secrets import Secrets
 from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import McpEndpoint, McpServer, Server, tool
 from tests.unit.sandbox.fakes import invocation
 
@@ -87,7 +88,9 @@ async def test_state_belongs_to_session_and_kind_of_work(desk: Desk) -> None:
     assert await desk.count(session="b") == 1
     assert await desk.count(session="a", principal="bob") == 1
     assert await desk.count(session="a") == 3
-    await desk.connector.close_session("a")
+    await desk.connector.close_session(Owner("other", "a"))
+    assert await desk.count(session="a") == 4
+    await desk.connector.close_session(Owner("acme", "a"))
     assert await desk.count(session="a") == 1
     assert await desk.count(session="b") == 2
 

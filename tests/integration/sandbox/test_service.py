@@ -11,7 +11,7 @@ import pytest
 
 from forerun.runtime import subjects
 from forerun.runtime.app import App, Served
-from forerun.runtime.auth import CallToken, token_digest
+from forerun.runtime.auth import Caller, CallToken, on_behalf_of, token_digest
 from forerun.runtime.bus import Message
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
 from forerun.runtime.clock import SystemClock
@@ -59,8 +59,10 @@ async def large(megabytes: int) -> bytes:
 
 
 class Worker:
-    def __init__(self, stub: sandbox_pb2_grpc.SandboxServiceStub) -> None:
+    def __init__(self, stub: sandbox_pb2_grpc.SandboxServiceStub, tenant: str = "acme") -> None:
         self.stub = stub
+        self.tenant = tenant
+        self.metadata = on_behalf_of(Caller(tenant, "ann", "c"))
         self._numbers = 0
 
     def request(self, tool: str, **more: object) -> sandbox_pb2.ExecuteRequest:
@@ -69,7 +71,7 @@ class Worker:
         request = sandbox_pb2.ExecuteRequest(
             execution=f"e{self._numbers}", session="s1", priority=sandbox_pb2.PRIORITY_AUTHORITATIVE,
             timeout_seconds=30.0,
-            caller=common_pb2.Caller(tenant="acme", principal="ann", credential_scope="c"),
+            caller=common_pb2.Caller(tenant=self.tenant, principal="ann", credential_scope="c"),
             action=common_pb2.Action(tool=tool, arguments=json.dumps(arguments).encode()),
         )  # fmt: skip
         request.MergeFrom(sandbox_pb2.ExecuteRequest(**more))  # type: ignore[arg-type]
@@ -80,7 +82,7 @@ class Worker:
     ) -> tuple[bytes, sandbox_pb2.ExecutionFinished, list[sandbox_pb2.ExecuteResponse]]:
         steps = []
         with rpc_errors():
-            async for step in self.stub.Execute(request, timeout=60.0):
+            async for step in self.stub.Execute(request, timeout=60.0, metadata=self.metadata):
                 steps.append(step)
         content = b"".join(step.chunk.data for step in steps) + steps[-1].finished.observation.content
         return content, steps[-1].finished, steps
@@ -183,19 +185,29 @@ async def test_a_speculation_is_merged_dropped_or_refused(worker: Worker) -> Non
     await worker.sh("echo ahead > ahead", fork="g1", **ahead)
     assert "No such file" in (await worker.sh("cat ahead"))[0]
     with rpc_errors():
-        merged = await worker.stub.MergeFork(sandbox_pb2.MergeForkRequest(session="s1", fork="g1"), timeout=5.0)
-        again = await worker.stub.MergeFork(sandbox_pb2.MergeForkRequest(session="s1", fork="g1"), timeout=5.0)
+        merged = await worker.stub.MergeFork(
+            sandbox_pb2.MergeForkRequest(session="s1", fork="g1"), timeout=5.0, metadata=worker.metadata
+        )
+        again = await worker.stub.MergeFork(
+            sandbox_pb2.MergeForkRequest(session="s1", fork="g1"), timeout=5.0, metadata=worker.metadata
+        )
     assert merged.workspace_version == again.workspace_version == 1
     assert (await worker.sh("cat ahead"))[0] == "ahead\n"
     await worker.sh("echo 2 > ahead", fork="g2", **ahead)
     await worker.sh("echo 3 > ahead", fork="g3", merge_on_success=True)
     with pytest.raises(Aborted) as refused, rpc_errors():
-        await worker.stub.MergeFork(sandbox_pb2.MergeForkRequest(session="s1", fork="g2"), timeout=5.0)
+        await worker.stub.MergeFork(
+            sandbox_pb2.MergeForkRequest(session="s1", fork="g2"), timeout=5.0, metadata=worker.metadata
+        )
     assert refused.value.reason is ErrorReason.MERGE_CONFLICT
     for _ in range(2):
-        await worker.stub.DropFork(sandbox_pb2.DropForkRequest(session="s1", fork="g2"), timeout=5.0)
+        await worker.stub.DropFork(
+            sandbox_pb2.DropForkRequest(session="s1", fork="g2"), timeout=5.0, metadata=worker.metadata
+        )
     with pytest.raises(NotFound), rpc_errors():
-        await worker.stub.MergeFork(sandbox_pb2.MergeForkRequest(session="s1", fork="g2"), timeout=5.0)
+        await worker.stub.MergeFork(
+            sandbox_pb2.MergeForkRequest(session="s1", fork="g2"), timeout=5.0, metadata=worker.metadata
+        )
     assert (await worker.sh("cat ahead"))[0] == "3\n"
 
 
@@ -214,7 +226,9 @@ async def test_speculation_without_a_slot_is_refused_at_once_and_preempted_by_re
     _, preempted, _ = await running_ahead
     assert (preempted.status, preempted.preempted) == (common_pb2.CALL_STATUS_CANCELLED, True)
     with pytest.raises(NotFound), rpc_errors():
-        await worker.stub.MergeFork(sandbox_pb2.MergeForkRequest(session="s1", fork="h"), timeout=5.0)
+        await worker.stub.MergeFork(
+            sandbox_pb2.MergeForkRequest(session="s1", fork="h"), timeout=5.0, metadata=worker.metadata
+        )
 
 
 async def test_promotion_over_the_wire(worker: Worker) -> None:
@@ -228,14 +242,18 @@ async def test_promotion_over_the_wire(worker: Worker) -> None:
     await asyncio.sleep(0.3)
     with rpc_errors():
         promoted = await worker.stub.Promote(
-            sandbox_pb2.PromoteRequest(execution=ahead.execution, timeout_seconds=20.0), timeout=5.0
+            sandbox_pb2.PromoteRequest(execution=ahead.execution, timeout_seconds=20.0),
+            timeout=5.0,
+            metadata=worker.metadata,
         )
     assert promoted.running_seconds > 0.1
     content, finished, _ = await joined
     assert (content, finished.promoted) == (b"joined\n", True)
     with pytest.raises(NotFound), rpc_errors():
         await worker.stub.Promote(
-            sandbox_pb2.PromoteRequest(execution=ahead.execution, timeout_seconds=20.0), timeout=5.0
+            sandbox_pb2.PromoteRequest(execution=ahead.execution, timeout_seconds=20.0),
+            timeout=5.0,
+            metadata=worker.metadata,
         )
 
 
@@ -248,7 +266,9 @@ async def test_limits_have_their_reasons_and_leave_nothing_behind(worker: Worker
 
 
 async def test_a_caller_who_hangs_up_ends_the_command(worker: Worker) -> None:
-    call = worker.stub.Execute(worker.request("sh", arguments={"script": "sleep 879"}), timeout=60.0)
+    call = worker.stub.Execute(
+        worker.request("sh", arguments={"script": "sleep 879"}), timeout=60.0, metadata=worker.metadata
+    )
     first = await call.read()
     assert isinstance(first, sandbox_pb2.ExecuteResponse) and first.HasField("started")
     while not _alive("879"):  # noqa: ASYNC110  (another process has no event of ours)
@@ -286,6 +306,40 @@ async def test_only_services_may_call(tmp_path: Path, bus: MemoryBus) -> None:
             await outsider.execute(outsider.request("add"))
 
 
+async def test_tenants_with_the_same_session_do_not_meet(worker: Worker) -> None:
+    other = Worker(worker.stub, "globex")
+    await worker.sh("echo mine > mine", fork="f", merge_on_success=True)
+    assert (await other.sh("ls"))[0] == "file\n"
+    await worker.sh("echo ahead > ahead", fork="g", priority=sandbox_pb2.PRIORITY_SPECULATIVE)
+    with pytest.raises(NotFound), rpc_errors():
+        await other.stub.MergeFork(
+            sandbox_pb2.MergeForkRequest(session="s1", fork="g"), timeout=5.0, metadata=other.metadata
+        )
+    await other.stub.DropFork(sandbox_pb2.DropForkRequest(session="s1", fork="g"), timeout=5.0, metadata=other.metadata)
+    running = worker.request("sh", arguments={"script": "sleep 1"}, priority=sandbox_pb2.PRIORITY_SPECULATIVE)
+    call = asyncio.ensure_future(worker.execute(running))
+    await asyncio.sleep(0.3)
+    with pytest.raises(NotFound), rpc_errors():
+        await other.stub.Promote(
+            sandbox_pb2.PromoteRequest(execution=running.execution, timeout_seconds=20.0),
+            timeout=5.0, metadata=other.metadata,
+        )  # fmt: skip
+    await other.stub.CloseSession(sandbox_pb2.CloseSessionRequest(session="s1"), timeout=5.0, metadata=other.metadata)
+    assert (await call)[1].status == common_pb2.CALL_STATUS_OK
+    with rpc_errors():
+        await worker.stub.MergeFork(
+            sandbox_pb2.MergeForkRequest(session="s1", fork="g"), timeout=5.0, metadata=worker.metadata
+        )
+    assert (await worker.sh("cat mine ahead"))[0] == "mine\nahead\n"
+
+
+async def test_a_request_for_another_tenant_than_the_caller_is_refused(worker: Worker) -> None:
+    request = worker.request("sh", arguments={"script": "true"})
+    request.caller.tenant = "globex"
+    with pytest.raises(PermissionDenied):
+        await worker.execute(request)
+
+
 async def test_load_reports_tell_where_there_is_room(tmp_path: Path, bus: MemoryBus) -> None:
     reports: list[sandbox_pb2.LoadReport] = []
     changed = asyncio.Event()
@@ -311,7 +365,9 @@ async def test_closing_a_session_ends_its_work_and_forgets_its_files(worker: Wor
     await worker.sh("echo x > mine", fork="c", merge_on_success=True)
     slow = asyncio.ensure_future(worker.sh("sleep 30"))
     await asyncio.sleep(0.2)
-    await worker.stub.CloseSession(sandbox_pb2.CloseSessionRequest(session="s1"), timeout=10.0)
+    await worker.stub.CloseSession(
+        sandbox_pb2.CloseSessionRequest(session="s1"), timeout=10.0, metadata=worker.metadata
+    )
     assert (await slow)[1].status == common_pb2.CALL_STATUS_CANCELLED
     assert (await worker.sh("ls"))[0] == "file\n"
 

@@ -14,6 +14,7 @@ from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, Not
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
 from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy, choose
 from forerun.sandbox.workspaces.trees import Budget, copy_tree, opened
@@ -45,7 +46,7 @@ class World:
         return Workspaces(self.root / "workspaces", self.strategy, limits or WorkspaceLimits(), SystemClock())
 
     async def workspace(self, seed: Path | None = None) -> Workspace:
-        return await self.workspaces.of("s.1", seed)
+        return await self.workspaces.of(Owner("acme", "s.1"), seed)
 
     async def run(self, workspace: Workspace, fork: str, script: str) -> CommandResult:
         async with workspace.use(fork) if fork else workspace.read() as view:
@@ -60,7 +61,7 @@ class World:
 
     @property
     def base(self) -> Path:
-        return next((self.root / "workspaces").iterdir()) / "base"
+        return next((self.root / "workspaces").glob("*/*/base*"))
 
 
 @pytest.fixture(params=["overlay", "copy", "process"])
@@ -221,11 +222,11 @@ async def test_a_merge_that_was_cut_off_is_finished(
 async def _whole(world: World, seed: Path) -> str:
     """Digest of a workspace in which the same merge went through."""
     other = Workspaces(world.root / "others", world.strategy, WorkspaceLimits(), SystemClock())
-    workspace = await other.of("x", seed)
+    workspace = await other.of(Owner("acme", "x"), seed)
     await workspace.fork("f")
     await world.run(workspace, "f", CHANGES)
     await workspace.merge("f")
-    return hashlib.sha256(repr(picture(world.root / "others" / "x" / "base")).encode()).hexdigest()
+    return hashlib.sha256(repr(picture(world.root / "others" / "acme" / "x" / "base")).encode()).hexdigest()
 
 
 async def test_an_unmerged_fork_never_shows_up_after_a_restart(world: World, seed: Path) -> None:
@@ -242,9 +243,9 @@ async def test_an_unmerged_fork_never_shows_up_after_a_restart(world: World, see
 async def test_a_workspace_has_bounds(world: World, seed: Path) -> None:
     small = world.again(WorkspaceLimits(entries=5))
     with pytest.raises(ResourceExhausted):
-        await small.of("s.2", seed)
+        await small.of(Owner("acme", "s.2"), seed)
     tight = world.again(WorkspaceLimits(content_bytes=1000, forks=1))
-    workspace = await tight.of("s.3", seed)
+    workspace = await tight.of(Owner("acme", "s.3"), seed)
     await workspace.fork("f")
     with pytest.raises(ResourceExhausted):
         await workspace.fork("g")
@@ -259,9 +260,9 @@ async def test_closing_removes_everything(world: World, seed: Path) -> None:
     workspace = await world.workspace(seed)
     await workspace.fork("f")
     await world.run(workspace, "f", "mkdir locked; touch locked/x; chmod 0 locked")
-    await world.workspaces.close("s.1")
-    await world.workspaces.close("s.1")
-    assert list((world.root / "workspaces").iterdir()) == []
+    await world.workspaces.close(Owner("acme", "s.1"))
+    await world.workspaces.close(Owner("acme", "s.1"))
+    assert list((world.root / "workspaces").glob("*/*")) == []
 
 
 async def test_forgotten_workspaces_are_removed_and_used_ones_are_not(world: World, seed: Path) -> None:
@@ -271,20 +272,20 @@ async def test_forgotten_workspaces_are_removed_and_used_ones_are_not(world: Wor
         def now(self) -> float:
             return now
 
-    (world.root / "workspaces" / "left-half-made").mkdir()
+    (world.root / "workspaces" / "acme" / "left-half-made").mkdir(parents=True)
     workspaces = Workspaces(world.root / "workspaces", world.strategy, WorkspaceLimits(), Clock())
-    idle, busy = await workspaces.of("idle", None), await workspaces.of("busy", None)
+    idle, busy = await workspaces.of(Owner("acme", "idle"), None), await workspaces.of(Owner("acme", "busy"), None)
     await idle.fork("f")
     async with busy.read():
         now += 100.0
-        await workspaces.of("fresh", None)
+        await workspaces.of(Owner("acme", "fresh"), None)
         await workspaces.sweep(50.0)
-        assert sorted(os.listdir(world.root / "workspaces")) == ["busy", "fresh"]
-    assert workspaces.known("idle") is None
+        assert sorted(os.listdir(world.root / "workspaces" / "acme")) == ["busy", "fresh"]
+    assert workspaces.known(Owner("acme", "idle")) is None
     # What an earlier process has left is as old as its last merge.
     again = Workspaces(world.root / "workspaces", world.strategy, WorkspaceLimits(), SystemClock())
     await again.sweep(3600.0)
-    assert sorted(os.listdir(world.root / "workspaces")) == ["busy", "fresh"]
+    assert sorted(os.listdir(world.root / "workspaces" / "acme")) == ["busy", "fresh"]
 
 
 async def test_the_strategy_is_found_by_trying(strong: Ladder, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from forerun.runtime.clock import Clock
 from forerun.sandbox.connectors.port import Invocation, Result, Sink
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import Hints, PythonEndpoint, Server, Tool, tool
 from forerun.sandbox.worker.engine import Engine
 from forerun.sandbox.worker.execution import Chunk, Finished, Request, Sizes, Started, Step
@@ -71,7 +72,7 @@ class Scripted:
         finally:
             self.running -= 1
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, owner: Owner) -> None:
         pass
 
     async def close(self) -> None:

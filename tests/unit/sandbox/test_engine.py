@@ -14,6 +14,7 @@ from forerun.runtime.errors import AlreadyExists, ErrorReason, NotFound, Resourc
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
 from forerun.sandbox.connectors.port import Ended, ToolFault
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.worker.execution import Request
 from forerun.sandbox.worker.slots import Priority
 from forerun.sandbox.workspaces.store import Workspaces
@@ -168,8 +169,8 @@ def test_a_promoted_speculation_is_safe_from_preemption_and_gets_its_deadline(tm
     async def scenario(rig: Rig) -> None:
         joined = rig.ask("joined", _AHEAD, timeout_seconds=1.2)
         await asyncio.sleep(1.0)
-        assert rig.engine.promote(joined.id, 10.0) == 1.0
-        assert rig.engine.promote(joined.id, 10.0) == 1.0
+        assert rig.engine.promote("acme", joined.id, 10.0) == 1.0
+        assert rig.engine.promote("acme", joined.id, 10.0) == 1.0
         assert rig.slots.speculative_free == 2
         real = [rig.ask() for _ in range(4)]
         end = await joined.end()
@@ -190,7 +191,7 @@ def test_promotion_comes_too_late_for_what_has_ended_or_is_leaving(tmp_path: Pat
         await asyncio.sleep(0.1)
         for call in (done, leaving):
             with pytest.raises(NotFound):
-                rig.engine.promote(call.id, 5.0)
+                rig.engine.promote("acme", call.id, 5.0)
         await asyncio.gather(leaving.end(), *(call.end() for call in real))
 
     run(scenario, tmp_path, Scripted(unkillable_seconds=1.0), speculative=1, authoritative=3)
@@ -233,7 +234,7 @@ def test_a_caller_who_hangs_up_stops_the_tool_before_it_is_gone(tmp_path: Path) 
 def test_a_call_that_is_taken_back_before_its_first_step_gives_its_slot_back(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         steps = rig.engine.execute(Request("e", invocation(speculative=True), _AHEAD))
-        await rig.engine.close_session("s1")
+        await rig.engine.close_session(Owner("acme", "s1"))
         kinds = [type(step).__name__ async for step in steps]
         assert kinds == ["Finished"]
         assert rig.connector.started == []
@@ -268,7 +269,7 @@ def test_promotion_lets_the_held_chunks_go(tmp_path: Path) -> None:
         call = rig.ask("t", _AHEAD)
         await asyncio.sleep(2.5)
         assert call.chunks == []
-        rig.engine.promote(call.id, 10.0)
+        rig.engine.promote("acme", call.id, 10.0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert b"".join(data for _, data in call.chunks) == b"aaaaaabbbbbb"

@@ -20,6 +20,7 @@ from forerun.sandbox.connectors.templates import fill_argv, session_text, text_o
 from forerun.sandbox.isolation.launch import SetupFailed
 from forerun.sandbox.isolation.levels import Ladder
 from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import CommandEndpoint
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.workspace import View, Workspace
@@ -57,7 +58,7 @@ class CommandConnector:
         isolation = self._ladder.choose(server.min_isolation)
         argv = fill_argv(tuple(endpoint.argv), invocation)
         workspace = await self._workspaces.of(
-            invocation.session, Path(server.workspace_seed) if server.workspace_seed else None
+            invocation.owner, Path(server.workspace_seed) if server.workspace_seed else None
         )
         limits = replace(
             endpoint.limits,
@@ -89,9 +90,9 @@ class CommandConnector:
             raise _over_limit(result.limit, limits, invocation)
         return _observation(result)
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, owner: Owner) -> None:
         """Drops the session's workspace."""
-        await self._workspaces.close(session)
+        await self._workspaces.close(owner)
 
     async def close(self) -> None:
         """Nothing is kept between calls."""

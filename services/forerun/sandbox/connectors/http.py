@@ -15,6 +15,7 @@ from forerun.sandbox.connectors.egress import EGRESS_EXTENSION, Egress
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, rejected, text_media_type
 from forerun.sandbox.connectors.secrets import Secrets
 from forerun.sandbox.connectors.templates import fill_url, placeholders, text_of
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import HttpEndpoint
 
 _CONNECT_SECONDS: Final = 10.0
@@ -68,7 +69,7 @@ class HttpConnector:
         finally:
             await response.aclose()
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, owner: Owner) -> None:
         """Nothing is kept for a session."""
 
     async def close(self) -> None:

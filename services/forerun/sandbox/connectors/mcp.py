@@ -34,6 +34,7 @@ from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, Too
 from forerun.sandbox.connectors.secrets import Secrets
 from forerun.sandbox.isolation.bubblewrap import base_environment
 from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import McpEndpoint, McpServer, Server
 
 _CONNECT_SECONDS: Final = 30.0
@@ -162,9 +163,9 @@ class McpConnector:
             await self._forget(key, connection)
         return listed
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, owner: Owner) -> None:
         """Ends the connections of a session."""
-        for key in [key for key in self._connections if key.session == session]:
+        for key in [key for key in self._connections if (key.tenant, key.session) == (owner.tenant, owner.session)]:
             await self._forget(key, self._connections[key])
 
     async def close(self) -> None:

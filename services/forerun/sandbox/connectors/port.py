@@ -9,6 +9,7 @@ from typing import Protocol
 
 from forerun.core.canonical import CanonicalError, JsonValue, parse_strict
 from forerun.runtime.errors import ErrorReason
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import Tool
 
 Sink = Callable[[bytes], None]
@@ -37,7 +38,7 @@ class Invocation:
         tenant: On whose behalf, as the three fields of `Caller`.
         principal: See `tenant`.
         credential_scope: See `tenant`.
-        session: The session's id: owner of workspace and connections.
+        session: The session's id.
         session_label: The session as tools are told of it.
         speculative: Asked for by Forerun. Never told to the tool.
         timeout_seconds: What remains for the call.
@@ -59,6 +60,11 @@ class Invocation:
     idempotency_key: str = ""
     output_cap_bytes: int | None = None
     fork: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """Whose workspace and connections are used."""
+        return Owner(self.tenant, self.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class Connector(Protocol):
         """
         ...
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, owner: Owner) -> None:
         """Ends what is kept for a session. Idempotent."""
         ...
 

@@ -13,6 +13,7 @@ from forerun.core.canonical import CanonicalError, JsonValue, canonical
 from forerun.core.intake import sanitise
 from forerun.runtime.errors import ErrorReason
 from forerun.sandbox.connectors.port import Invocation, Result, Sink, rejected
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import PythonEndpoint
 
 
@@ -56,7 +57,7 @@ class PythonConnector:
                 tool_error=True,
             )  # fmt: skip
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, owner: Owner) -> None:
         """Nothing is kept for a session."""
 
     async def close(self) -> None:

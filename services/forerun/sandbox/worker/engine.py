@@ -17,6 +17,7 @@ from forerun.runtime.clock import Clock
 from forerun.runtime.errors import AlreadyExists, ErrorReason, ForerunError, NotFound, Unavailable
 from forerun.sandbox.completion import to_the_end
 from forerun.sandbox.connectors.port import Connector, Ended, Result, ToolFault
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import Endpoint
 from forerun.sandbox.worker.execution import Execution, Finished, Request, Sizes, Started, Step
 from forerun.sandbox.worker.slots import Priority, Slots
@@ -51,7 +52,8 @@ class Engine:
         self._clock = clock
         self._sizes = sizes
         self._ended = ended
-        self._running: dict[str, Execution] = {}
+        # By tenant and id: ids are made by callers.
+        self._running: dict[tuple[str, str], Execution] = {}
         self._stopping = False
 
     def execute(self, request: Request) -> AsyncGenerator[Step, None]:
@@ -64,52 +66,53 @@ class Engine:
         """
         if self._stopping:
             raise Unavailable(ErrorReason.SHUTTING_DOWN, "this worker is stopping; another one takes new work")
-        if request.execution in self._running:
+        key = (request.invocation.tenant, request.execution)
+        if key in self._running:
             raise AlreadyExists(ErrorReason.ALREADY_EXISTS, "an execution of this id is running")
         execution = Execution(request, self._clock.monotonic(), self._sizes)
         if request.priority is not Priority.AUTHORITATIVE:
             execution.seat = self._slots.ahead(
                 request.invocation.tool.name, request.tool_concurrency, request.priority, execution.preempt
             )
-        self._running[request.execution] = execution
+        self._running[key] = execution
         execution.task = asyncio.ensure_future(self._run(execution))
         return self._steps(execution)
 
-    def promote(self, execution_id: str, timeout_seconds: float) -> float:
+    def promote(self, tenant: str, execution_id: str, timeout_seconds: float) -> float:
         """Makes a running speculation authoritative. Idempotent. The seconds it has been running.
 
         Raises:
             NotFound: It does not run here any more, or is being stopped.
         """
-        execution = self._running.get(execution_id)
+        execution = self._running.get((tenant, execution_id))
         if execution is None or execution.seat is None or not execution.promote(self._slots, timeout_seconds):
             raise NotFound(ErrorReason.NOT_FOUND, "this execution does not run here any more")
         return self._clock.monotonic() - execution.started_at
 
-    async def merge(self, session: str, fork: str) -> int:
+    async def merge(self, owner: Owner, fork: str) -> int:
         """Merges a fork; the workspace's new version.
 
         Raises:
             NotFound: There is no such fork.
             Aborted: The workspace has changed since.
         """
-        workspace = await self._workspace(session)
+        workspace = await self._workspace(owner)
         if workspace is None:
             raise NotFound(ErrorReason.SNAPSHOT_NOT_FOUND, "no such fork; the session has no workspace on this worker")
         async with workspace.writing():
             return await workspace.merge(fork)
 
-    async def drop(self, session: str, fork: str) -> None:
+    async def drop(self, owner: Owner, fork: str) -> None:
         """Drops a fork, stopping what runs in it. Idempotent."""
-        await self._stop([e for e in self._of(session) if e.request.invocation.fork == fork])
-        if (workspace := await self._workspace(session)) is not None:
+        await self._stop([e for e in self._of(owner) if e.request.invocation.fork == fork])
+        if (workspace := await self._workspace(owner)) is not None:
             await workspace.drop(fork)
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, owner: Owner) -> None:
         """Stops everything of a session and forgets its workspace and connections. Idempotent."""
-        await self._stop(self._of(session))
+        await self._stop(self._of(owner))
         for connector in self._connectors.values():
-            await connector.close_session(session)
+            await connector.close_session(owner)
 
     async def refuse(self) -> None:
         """Takes no new work, and stops what runs ahead of time: nobody will ask for it here."""
@@ -127,11 +130,11 @@ class Engine:
         for connector in self._connectors.values():
             await connector.close()
 
-    def _of(self, session: str) -> list[Execution]:
-        return [execution for execution in self._running.values() if execution.request.invocation.session == session]
+    def _of(self, owner: Owner) -> list[Execution]:
+        return [execution for execution in self._running.values() if execution.request.invocation.owner == owner]
 
-    async def _workspace(self, session: str) -> Workspace | None:
-        opening = self.workspaces.known(session)
+    async def _workspace(self, owner: Owner) -> Workspace | None:
+        opening = self.workspaces.known(owner)
         return None if opening is None else await asyncio.shield(opening)
 
     async def _stop(self, executions: list[Execution]) -> None:
@@ -188,7 +191,7 @@ class Engine:
                 Ended.OUTCOME_UNKNOWN, ErrorReason.INTERNAL, "the worker failed during the call; its log says why"
             )
         finished = execution.finish(result, fault, self._clock.monotonic())
-        del self._running[request.execution]
+        del self._running[request.invocation.tenant, request.execution]
         if execution.seat is not None:
             self._slots.release(execution.seat)
         self._ended(request, finished)
@@ -211,7 +214,7 @@ class Engine:
             execution.reached = True
             return await connector.call(replace(invocation, fork=""), execution.take)
         seed = invocation.tool.server.workspace_seed
-        workspace = await self.workspaces.of(invocation.session, Path(seed) if seed else None)
+        workspace = await self.workspaces.of(invocation.owner, Path(seed) if seed else None)
         if not request.merge_on_success:
             return await self._in_fork(execution, connector, workspace)
         async with workspace.writing():

@@ -1,10 +1,10 @@
 """All workspaces of a worker, on disk.
 
-    ROOT/<session>/base            the workspace
-    ROOT/<session>/state.json      its version and the forks that were merged
-    ROOT/<session>/merging.json    exists while a merge is being applied: it will be finished, never undone
-    ROOT/<session>/forks/<fork>/   upper and work (overlay), or tree (reflink, copy)
-    ROOT/<session>/trash/          replaced and dropped parts on their way out
+    ROOT/<tenant>/<session>/base            the workspace
+    ROOT/<tenant>/<session>/state.json      its version and the forks that were merged
+    ROOT/<tenant>/<session>/merging.json    exists while a merge is being applied: it will be finished, never undone
+    ROOT/<tenant>/<session>/forks/<fork>/   upper and work (overlay), or tree (reflink, copy)
+    ROOT/<tenant>/<session>/trash/          replaced and dropped parts on their way out
 
 A merge is decided by one rename (of `merging.json` into place). Forks do not outlive the process: whoever asked for one
 is told NOT_FOUND and asks again; what was not merged never shows up later.
@@ -16,6 +16,7 @@ import asyncio
 from pathlib import Path
 
 from forerun.runtime.clock import Clock
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.disk import file_name, in_thread, remove
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.workspace import Workspace, WorkspaceLimits
@@ -35,57 +36,61 @@ class Workspaces:
         self._clock = clock
         self._root = root
         self._limits = limits
-        self._used_at: dict[str, float] = {}
-        self._open: dict[str, asyncio.Future[Workspace]] = {}
+        self._used_at: dict[Owner, float] = {}
+        self._open: dict[Owner, asyncio.Future[Workspace]] = {}
         self.strategy = strategy
 
-    async def of(self, session: str, seed: Path | None) -> Workspace:
+    async def of(self, owner: Owner, seed: Path | None) -> Workspace:
         """The workspace of a session, seeded when it is first asked for.
 
         Raises:
             ResourceExhausted: The seed is larger than a workspace may be.
             FailedPrecondition: The seed is not a readable directory.
         """
-        self._used_at[session] = self._clock.now()
-        if session not in self._open:
-            self._open[session] = asyncio.ensure_future(self._opened(session, seed))
-        opening = self._open[session]
+        self._used_at[owner] = self._clock.now()
+        if owner not in self._open:
+            self._open[owner] = asyncio.ensure_future(self._opened(owner, seed))
+        opening = self._open[owner]
         try:
             return await asyncio.shield(opening)
         except Exception:
-            if self._open.get(session) is opening:
-                del self._open[session]
+            if self._open.get(owner) is opening:
+                del self._open[owner]
             raise
 
-    def known(self, session: str) -> asyncio.Future[Workspace] | None:
+    def known(self, owner: Owner) -> asyncio.Future[Workspace] | None:
         """The workspace, if one was asked for in this process."""
-        return self._open.get(session)
+        return self._open.get(owner)
 
-    async def close(self, session: str) -> None:
+    async def close(self, owner: Owner) -> None:
         """Removes a session's workspace with all forks. Idempotent. Its commands must have ended."""
-        self._used_at.pop(session, None)
-        opening = self._open.pop(session, None)
+        self._used_at.pop(owner, None)
+        opening = self._open.pop(owner, None)
         if opening is not None:
             await asyncio.wait([opening])
-        await in_thread(remove, self._root / file_name(session))
+        await in_thread(remove, self._directory(owner))
 
     async def sweep(self, idle_seconds: float) -> None:
         """Removes workspaces that nobody used for so long, also those that an earlier process has left."""
         oldest = self._clock.now() - idle_seconds
-        for session, used_at in list(self._used_at.items()):
-            if used_at < oldest and not await self._busy(session):
-                await self.close(session)
-        open_names = {file_name(session) for session in self._open}
-        for directory in await in_thread(lambda: sorted(self._root.iterdir())):
+        for owner, used_at in list(self._used_at.items()):
+            if used_at < oldest and not await self._busy(owner):
+                await self.close(owner)
+        opened = {self._directory(owner) for owner in self._open}
+        for directory in await in_thread(lambda: sorted(self._root.glob("*/*"))):
             state = directory / "state.json"
-            if directory.name not in open_names and (not state.exists() or state.stat().st_mtime < oldest):
+            if directory not in opened and (not state.exists() or state.stat().st_mtime < oldest):
                 await in_thread(remove, directory)
 
-    async def _busy(self, session: str) -> bool:
-        opening = self._open.get(session)
+    def _directory(self, owner: Owner) -> Path:
+        # Two parts, so that no tenant can name a session in a way that leads to another one's.
+        return self._root / file_name(owner.tenant) / file_name(owner.session)
+
+    async def _busy(self, owner: Owner) -> bool:
+        opening = self._open.get(owner)
         return opening is not None and (not opening.done() or opening.result().busy)
 
-    async def _opened(self, session: str, seed: Path | None) -> Workspace:
-        workspace = Workspace(self._root / file_name(session), self.strategy, self._limits)
+    async def _opened(self, owner: Owner, seed: Path | None) -> Workspace:
+        workspace = Workspace(self._directory(owner), self.strategy, self._limits)
         await workspace.open(seed)
         return workspace
