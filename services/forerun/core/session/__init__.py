@@ -4,7 +4,7 @@
 what came of them. So the same decisions run behind real services and in the simulation.
 """
 
-from forerun.core.session.calls import Closed
+from forerun.core.session.call import Closed
 from forerun.core.session.effects import (
     Answer,
     Append,

@@ -1,96 +1,39 @@
 """Authoritative calls of one session: in order-safe parallel, from the memo, a speculation, or the tool."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial
 
 from forerun.core import limits
 from forerun.core.contracts import is_barrier, staleness_seconds
-from forerun.core.freshness import Recorded, fresh
+from forerun.core.freshness import fresh
 from forerun.core.ledger import EntryKind, LedgerEntry
 from forerun.core.order import BatchCall, BatchOrder
 from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
 from forerun.core.resources import conflicts
+from forerun.core.session.call import Batch, Call, Closed, Stage
 from forerun.core.session.context import Context
 from forerun.core.session.effects import Answer, BumpShared, CancelExecution, Execute, ReadShared
-from forerun.core.session.events import CallCancelled, CallFinished, CallIntent, CallsAsked
+from forerun.core.session.events import CallCancelled, CallFinished, CallIntent
+from forerun.core.session.failures import (
+    CANCELLED,
+    CONFLICT,
+    INTERRUPTED,
+    NO_GENERATIONS,
+    NO_JOURNAL,
+    OURS,
+    TIMED_OUT,
+    UNCERTAIN_MERGE,
+    asked_wait,
+    refused,
+    scoped,
+)
 from forerun.core.session.flights import Flights
+from forerun.core.session.keys import CallKeys
 from forerun.core.session.memo import Remembered
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
-from forerun.core.session.speculation import Committed, Speculations, Uncertain
-
-_TURNS_REMEMBERED = 2
-_EVENT_BYTES = limits.BUS_MESSAGE_BYTES // 2
-
-
-class Stage(StrEnum):
-    """Where a call stands."""
-
-    WAITING = "waiting"
-    LOOKING = "looking"
-    FOLLOWING = "following"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    BACKING_OFF = "backing_off"
-    JOINED = "joined"
-    SETTLING = "settling"
-    DONE = "done"
-
-
-@dataclass(slots=True, kw_only=True)
-class Call:
-    """One authoritative call."""
-
-    id: CallId
-    asked: AskedCall
-    batch: "Batch"
-    position: int
-    follows: int | None
-    asked_at: float
-    deadline: float
-    own_deadline: bool
-    stage: Stage = Stage.WAITING
-    alone: bool = False
-    execution: str = ""
-    attempts: int = 0
-    retry_at: float = 0.0
-    policy_version: str = ""
-    started_at: float = 0.0
-    private: Recorded = field(default_factory=lambda: Recorded({}))
-    shared: Mapping[str, int] | None = None
-
-    @property
-    def prepared(self) -> PreparedCall:
-        """The prepared call; only of calls that were not refused."""
-        assert isinstance(self.asked.prepared, PreparedCall)
-        return self.asked.prepared
-
-
-@dataclass(slots=True)
-class Batch:
-    """The calls of one message that run together."""
-
-    order: BatchOrder
-    calls: list[Call] = field(default_factory=list)
-    advancing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """A call that was answered, kept for a client that asks again.
-
-    Attributes:
-        tool: Its tool.
-        arguments: Its arguments, as sent.
-        answer: Its answer.
-        repeatable: It may run again once its answer is forgotten.
-    """
-
-    tool: str
-    arguments: bytes
-    answer: CallAnswer
-    repeatable: bool = True
+from forerun.core.session.speculated import Committed, Uncertain
+from forerun.core.session.speculation import Speculations
 
 
 class Calls:
@@ -102,9 +45,8 @@ class Calls:
         self._open: dict[CallId, Call] = {}
         self._executions: dict[str, Call] = {}
         self._abandoned: dict[str, PreparedCall] = {}
-        self._closed: dict[CallId, Closed] = {}
+        self._keys = CallKeys(context)
         self._flights: Flights[Call] = Flights()
-        self._journalled: set[CallId] = set()
         self._ending = False
         self.last_turn = 0
 
@@ -121,35 +63,14 @@ class Calls:
         if turn > self.last_turn:
             self.last_turn = turn
             self._speculations.next_turn(turn)
-            self._forget_answers(turn)
+            self._keys.forget(turn)
         if not new:
             return
-        self._write_down(turn, [one for one in new if (turn, one.index) not in self._journalled])
+        self._keys.write_down(turn, new)
         batch = Batch(BatchOrder())
         for position, one in enumerate(new):
             self._place(batch, position, turn, one, timeout_seconds)
         self._advance(batch)
-
-    def _write_down(self, turn: int, asked: list[AskedCall]) -> None:
-        """Puts calls into the journal, in events that fit into one message of the bus."""
-        self._journalled.update((turn, one.index) for one in asked)
-        part: list[AskedCall] = []
-        size = 0
-        for one in asked:
-            if part and size + len(one.arguments) > _EVENT_BYTES:
-                self._c.append(CallsAsked(turn, tuple(part)))
-                part, size = [], 0
-            part.append(one)
-            size += len(one.arguments)
-        if part:
-            self._c.append(CallsAsked(turn, tuple(part)))
-
-    def _forget_answers(self, turn: int) -> None:
-        """Answers of older messages are forgotten, but never those of calls that must not run again."""
-        self._closed = {
-            key: one for key, one in self._closed.items() if turn - key[0] < _TURNS_REMEMBERED or not one.repeatable
-        }
-        self._journalled = {key for key in self._journalled if turn - key[0] < _TURNS_REMEMBERED}
 
     def _place(self, batch: Batch, position: int, turn: int, asked: AskedCall, timeout_seconds: float | None) -> None:
         ordered = BatchCall()
@@ -160,8 +81,8 @@ class Calls:
                 # The agent itself sends these out; what it gives to a closed tool may be somebody else's text.
                 self._c.trusted.add_value(prepared.value)
             ordered = BatchCall(
-                reads=_scoped(prepared.private.reads, prepared.shared.reads),
-                writes=_scoped(prepared.private.writes, prepared.shared.writes),
+                reads=scoped(prepared.private.reads, prepared.shared.reads),
+                writes=scoped(prepared.private.writes, prepared.shared.writes),
                 barrier=is_barrier(prepared.contract),
                 same=prepared.identity if prepared.shareable else None,
             )
@@ -184,7 +105,7 @@ class Calls:
     def _sent_before(self, turn: int, asked: AskedCall) -> bool:
         """Answers a call that is known already: from its stored answer, or as a conflict. True where it was known."""
         key = (turn, asked.index)
-        known = self._closed.get(key)
+        known = self._keys.answered.get(key)
         running = self._open.get(key)
         if known is not None:
             same = (known.tool, known.arguments) == (asked.tool, asked.arguments)
@@ -193,7 +114,7 @@ class Calls:
         else:
             return False
         if not same:
-            self._c.emit(Answer(_refused(key, asked, _CONFLICT), conflict=True))
+            self._c.emit(Answer(refused(key, asked, CONFLICT), conflict=True))
         elif known is not None:
             self._c.emit(Answer(known.answer))
         return True
@@ -214,20 +135,18 @@ class Calls:
             unknown: Calls that may not be repeated, were about to start, and of which no end is known.
         """
         self.last_turn = last_turn
-        self._closed = dict(closed)
-        self._journalled = set(journalled)
-        self._forget_answers(last_turn)
+        self._keys.restore(last_turn, closed, journalled)
         for key, asked in unknown.items():
             answer = CallAnswer(
                 call=key,
                 tool=asked.tool,
                 status=CallStatus.OUTCOME_UNKNOWN,
                 result=None,
-                failure=_INTERRUPTED,
+                failure=INTERRUPTED,
                 served=Served.DIRECT,
                 provider_call_id=asked.provider_call_id,
             )
-            self._closed[key] = Closed(asked.tool, asked.arguments, answer, repeatable=False)
+            self._keys.answered[key] = Closed(asked.tool, asked.arguments, answer, repeatable=False)
             self._c.append(CallFinished(answer))
             if isinstance(asked.prepared, PreparedCall):
                 self._bump(asked.prepared)
@@ -237,7 +156,7 @@ class Calls:
                     tool=asked.tool,
                     served=Served.DIRECT,
                     status=CallStatus.OUTCOME_UNKNOWN,
-                    reason=_INTERRUPTED.reason,
+                    reason=INTERRUPTED.reason,
                     call=key,
                     executions=1,
                 )
@@ -354,7 +273,7 @@ class Calls:
             return
         if isinstance(committed, Uncertain):
             self._bump(call.prepared)
-            self._end(call, CallStatus.OUTCOME_UNKNOWN, None, _UNCERTAIN_MERGE, Served.DIRECT)
+            self._end(call, CallStatus.OUTCOME_UNKNOWN, None, UNCERTAIN_MERGE, Served.DIRECT)
             return
         call.policy_version = self._c.policy.version
         call.private, call.shared, call.started_at = committed.private, committed.shared, committed.started_at
@@ -375,7 +294,7 @@ class Calls:
         if call.stage is not Stage.PREPARING:
             return
         if answer is not True:
-            self._end(call, CallStatus.UNAVAILABLE, None, _NO_JOURNAL, Served.UNSPECIFIED)
+            self._end(call, CallStatus.UNAVAILABLE, None, NO_JOURNAL, Served.UNSPECIFIED)
             return
         prepared = call.prepared
         if prepared.shared.writes:
@@ -387,7 +306,7 @@ class Calls:
         if call.stage is not Stage.PREPARING:
             return
         if answer is not True:
-            self._end(call, CallStatus.UNAVAILABLE, None, _NO_GENERATIONS, Served.UNSPECIFIED)
+            self._end(call, CallStatus.UNAVAILABLE, None, NO_GENERATIONS, Served.UNSPECIFIED)
             return
         self._execute(call)
 
@@ -436,7 +355,7 @@ class Calls:
         if self._may_retry(call, result):
             call.stage = Stage.BACKING_OFF
             wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (call.attempts - 1)
-            call.retry_at = self._c.now + max(min(wait, limits.RETRY_BACKOFF_MAX_SECONDS), _asked_wait(result))
+            call.retry_at = self._c.now + max(min(wait, limits.RETRY_BACKOFF_MAX_SECONDS), asked_wait(result))
             return True
         self._c.learn(call.prepared, result)
         status = result.status
@@ -453,10 +372,10 @@ class Calls:
         """
         if result.status is not CallStatus.UNAVAILABLE or not (call.prepared.repeatable or result.not_started):
             return False
-        ours = result.failure is not None and result.failure.reason in _OURS
+        ours = result.failure is not None and result.failure.reason in OURS
         if not ours and call.attempts >= limits.CALL_ATTEMPTS:
             return False
-        return self._c.now + max(limits.RETRY_BACKOFF_INITIAL_SECONDS, _asked_wait(result)) < call.deadline
+        return self._c.now + max(limits.RETRY_BACKOFF_INITIAL_SECONDS, asked_wait(result)) < call.deadline
 
     def _settle(self, call: Call, status: CallStatus, result: ExecutionResult | None, failure: Failure | None) -> None:
         """Counts the end of a write, also of a failed one, and stores the outcome of what may not be repeated."""
@@ -551,7 +470,7 @@ class Calls:
         call.stage = Stage.DONE
         del self._open[call.id]
         repeatable = not isinstance(call.asked.prepared, PreparedCall) or call.asked.prepared.repeatable
-        self._closed[call.id] = Closed(call.asked.tool, call.asked.arguments, answer, repeatable)
+        self._keys.answered[call.id] = Closed(call.asked.tool, call.asked.arguments, answer, repeatable)
         self._c.emit(Answer(answer))
         if journal:
             self._c.append(CallFinished(answer))
@@ -607,7 +526,7 @@ class Calls:
         if call is None or self._settles(call):
             return
         self._c.append(CallCancelled(key))
-        self._abort(call, CallStatus.CANCELLED, _CANCELLED)
+        self._abort(call, CallStatus.CANCELLED, CANCELLED)
 
     def cancel_all(self, failure: Failure) -> None:
         """Takes back everything that is open; nothing new starts."""
@@ -640,7 +559,7 @@ class Calls:
             if call.stage is Stage.DONE or self._settles(call):
                 continue
             if self._c.now >= call.deadline:
-                self._abort(call, CallStatus.TIMEOUT, _TIMED_OUT)
+                self._abort(call, CallStatus.TIMEOUT, TIMED_OUT)
             elif call.stage is Stage.BACKING_OFF and self._c.now >= call.retry_at:
                 self._execute(call)
 
@@ -666,55 +585,3 @@ class Calls:
         elif call.stage is Stage.JOINED:
             self._speculations.leave(call.id)
         self._end(call, status, None, failure, Served.UNSPECIFIED if not call.attempts else Served.DIRECT)
-
-
-def _scoped(private: tuple[str, ...], shared: tuple[str, ...]) -> tuple[str, ...]:
-    """Keys for the order of one message. Scopes do not matter there: in doubt, two calls are in conflict."""
-    return tuple(dict.fromkeys(private + shared))
-
-
-def _refused(key: CallId, asked: AskedCall, failure: Failure) -> CallAnswer:
-    return CallAnswer(
-        call=key,
-        tool=asked.tool,
-        status=CallStatus.REJECTED,
-        result=None,
-        failure=failure,
-        served=Served.UNSPECIFIED,
-        provider_call_id=asked.provider_call_id,
-    )
-
-
-def _asked_wait(result: ExecutionResult) -> float:
-    """Seconds that the provider asked to wait; a try before that would only annoy it."""
-    return (result.failure.retry_after_seconds or 0.0) if result.failure is not None else 0.0
-
-
-_OURS = frozenset({"PEER_UNAVAILABLE", "CALL_INTERRUPTED", "SHUTTING_DOWN", "NO_FREE_SLOT", "QUEUE_FULL"})
-"""Reasons of failures that are the platform's own and pass by themselves."""
-
-_CONFLICT = Failure(
-    "CALL_KEY_CONFLICT",
-    "this (turn, index) was sent before with another tool or other arguments; nothing was executed. "
-    "Use a new turn for a new message",
-)
-_NO_JOURNAL = Failure(
-    "BROKER_UNAVAILABLE",
-    "the intent of a call that may not be repeated could not be stored, so it was not started; ask again",
-    retry_after_seconds=1.0,
-)
-_NO_GENERATIONS = Failure(
-    "BROKER_UNAVAILABLE",
-    "the write could not be announced to other sessions, so it was not started; ask again",
-    retry_after_seconds=1.0,
-)
-_UNCERTAIN_MERGE = Failure(
-    "OUTCOME_UNKNOWN",
-    "the worker was lost while the call's changes were merged; look at the workspace before asking again",
-)
-_TIMED_OUT = Failure("TOOL_TIMEOUT", "the call's deadline passed; the tool was told to stop")
-_CANCELLED = Failure("CALL_CANCELLED", "the caller took the call back; the tool was told to stop")
-_INTERRUPTED = Failure(
-    "OUTCOME_UNKNOWN",
-    "the call was started, its owner was lost, and it may not be repeated; look at the tool before asking again",
-)

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from forerun.core.governor import Sites
 from forerun.core.ledger import Totals
 from forerun.core.outcomes import Mode
-from forerun.core.session.calls import Calls, Closed
+from forerun.core.session.call import Closed
+from forerun.core.session.calls import Calls
 from forerun.core.session.context import Context
 from forerun.core.session.effects import Append, Effect
 from forerun.core.session.events import (

@@ -1,17 +1,15 @@
 """Speculations of one session: admitted, executed, certified, and closed exactly once."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable
 from functools import partial
 
 from forerun.core import limits
-from forerun.core.candidates import Candidate
-from forerun.core.contracts import Reason, may_speculate, staleness_seconds
-from forerun.core.freshness import Recorded, fresh
-from forerun.core.governor import Estimate, Refusal, estimate, ranked
+from forerun.core.contracts import staleness_seconds
+from forerun.core.freshness import fresh
+from forerun.core.governor import Estimate, Refusal, ranked
 from forerun.core.ledger import EntryKind, LedgerEntry
 from forerun.core.outcomes import CallStatus, Mode, Outcome
+from forerun.core.session.admission import refusal, refuse, taint_of, weigh
 from forerun.core.session.context import Context, shared_marks
 from forerun.core.session.effects import (
     CancelExecution,
@@ -24,78 +22,7 @@ from forerun.core.session.effects import (
     ReadShared,
 )
 from forerun.core.session.model import CallId, ExecutionResult, Failure, PreparedCall, Proposal
-from forerun.core.taint import tainted
-
-_DEFAULT_TOOL_SECONDS = 0.5
-_NOT_PUBLISHED = frozenset({Refusal.COLD, Refusal.NOT_WORTH, Refusal.DUPLICATE, Refusal.TOO_FAST, Refusal.UNKNOWN_TOOL})
-
-
-class Stage(StrEnum):
-    """Where a speculation stands."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    CERTIFYING = "certifying"
-    READY = "ready"
-    COMMITTING = "committing"
-    CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A result that a real call gets, with what it depended on.
-
-    Attributes:
-        result: The result.
-        outcome: READY or JOINED.
-        private: Generations of the session's resources before it started.
-        shared: Generations of shared resources before it started.
-        started_at: When it started.
-    """
-
-    result: ExecutionResult
-    outcome: Outcome
-    private: Recorded
-    shared: Mapping[str, int]
-    started_at: float
-
-
-class Uncertain:
-    """The end of a commit that may have taken effect."""
-
-
-UNCERTAIN = Uncertain()
-
-Taken = Callable[[Committed | Uncertain | None], None]
-"""Continues a real call: with the committed result, with None where it has to be executed, or uncertain."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Speculation:
-    """One execution ahead of its call."""
-
-    id: str
-    prepared: PreparedCall
-    candidate: Candidate
-    estimate: Estimate
-    policy_version: str
-    tainted_paths: tuple[str, ...]
-    money: float
-    turn: int
-    propensity: float
-    stage: Stage = Stage.STARTING
-    private: Recorded = field(default_factory=lambda: Recorded({}))
-    shared: Mapping[str, int] = field(default_factory=dict)
-    started_at: float = 0.0
-    result: ExecutionResult | None = None
-    joined: Taken | None = None
-    joined_at: float = 0.0
-    call: CallId | None = None
-
-    @property
-    def fork(self) -> str:
-        """Id of its fork of the workspace, or empty."""
-        return self.id if self.prepared.forks else ""
+from forerun.core.session.speculated import UNCERTAIN, Committed, Speculation, Stage, Taken
 
 
 class Speculations:
@@ -118,81 +45,36 @@ class Speculations:
         for proposal in proposals:
             prepared = proposal.prepared
             if isinstance(prepared, Failure):
-                reason = Refusal.UNKNOWN_TOOL if prepared.reason == "TOOL_NOT_FOUND" else Refusal.BAD_ARGUMENTS
-                self._refuse(proposal.candidate, None, reason)
+                unknown = prepared.reason == "TOOL_NOT_FOUND"
+                refuse(self._c, proposal.candidate, None, Refusal.UNKNOWN_TOOL if unknown else Refusal.BAD_ARGUMENTS)
                 continue
-            taint = tuple(self._taint(prepared)) if prepared.contract.open_world else ()
-            weighed = self._weigh(proposal.candidate, prepared, hidden_seconds)
-            refusal = self._refusal(proposal.candidate, prepared, weighed, taint)
-            if refusal is None:
+            taint = taint_of(self._c, prepared)
+            weighed = weigh(self._c, proposal.candidate, prepared, hidden_seconds)
+            reason = refusal(self._c, proposal.candidate, prepared, weighed, taint)
+            if prepared.identity in self._by_identity:
+                reason = Refusal.DUPLICATE
+            if reason is None:
                 worth.append((proposal, prepared, weighed, taint))
             else:
-                self._refuse(proposal.candidate, weighed, refusal)
+                refuse(self._c, proposal.candidate, weighed, reason)
         for index in ranked([(proposal.candidate, weighed) for proposal, _, weighed, _ in worth]):
             self._admit(*worth[index])
-
-    def _taint(self, prepared: PreparedCall) -> list[str]:
-        return tainted(prepared.value, self._c.trusted, schema=prepared.schema)
-
-    def _weigh(self, candidate: Candidate, prepared: PreparedCall, hidden_seconds: float | None) -> Estimate:
-        seconds = candidate.expected_seconds
-        if seconds is None:
-            seconds = self._c.timing.tools.get(prepared.tool, _DEFAULT_TOOL_SECONDS)
-        hidden = seconds if hidden_seconds is None else min(seconds, hidden_seconds)
-        return estimate(
-            candidate,
-            self._c.policy.prices,
-            tool_seconds=seconds,
-            hidden_seconds=hidden,
-            money=prepared.contract.cost_money,
-        )
-
-    def _refusal(
-        self, candidate: Candidate, prepared: PreparedCall, weighed: Estimate, taint: tuple[str, ...]
-    ) -> Refusal | None:
-        prices = self._c.policy.prices
-        decision = may_speculate(prepared.contract)
-        if not decision.allowed or decision.reason in (Reason.TRANSACTIONAL, Reason.COMPENSATED) or prepared.in_client:
-            # Tools of the client and undoable writes need a way to take them back that this loop does not have.
-            return Refusal.NOT_ALLOWED
-        if decision.reason is Reason.STAGED and not prepared.uses_workspace:
-            return Refusal.NOT_ALLOWED
-        if taint:
-            return Refusal.TAINTED
-        if prepared.identity in self._by_identity or self._remembered(prepared):
-            return Refusal.DUPLICATE
-        if candidate.evidence < prices.minimum_evidence:
-            return Refusal.COLD
-        if weighed.seconds < prices.minimum_tool_seconds:
-            return Refusal.TOO_FAST
-        if weighed.lower_bound < weighed.threshold:
-            return Refusal.NOT_WORTH
-        if not self._c.sites.get(candidate.site).allows():
-            return Refusal.SITE_OFF
-        return None
-
-    def _remembered(self, prepared: PreparedCall) -> bool:
-        entry = self._c.memo.get(prepared.identity)
-        if entry is None:
-            return False
-        age = self._c.now - entry.started_at
-        return fresh(entry.private, self._c.generations, age, staleness_seconds(prepared.contract)).fresh
 
     def _admit(self, proposal: Proposal, prepared: PreparedCall, weighed: Estimate, taint: tuple[str, ...]) -> None:
         candidate, money = proposal.candidate, prepared.contract.cost_money if prepared.contract.metered else 0.0
         if self._c.mode is Mode.SHADOW:
-            self._refuse(candidate, weighed, Refusal.SHADOW)
+            refuse(self._c, candidate, weighed, Refusal.SHADOW)
             return
         # Asked again here: another candidate of the same prediction may have been admitted since.
-        refusal = Refusal.DUPLICATE if prepared.identity in self._by_identity else self._c.purse.refusal(money)
-        if refusal is None and len(self._open) >= limits.SPECULATIONS_PER_SESSION and not self._make_room():
-            refusal = Refusal.BOUND
+        reason = Refusal.DUPLICATE if prepared.identity in self._by_identity else self._c.purse.refusal(money)
+        if reason is None and len(self._open) >= limits.SPECULATIONS_PER_SESSION and not self._make_room():
+            reason = Refusal.BOUND
         withhold = self._c.policy.withhold
-        if refusal is None and proposal.draw < withhold:
-            refusal = Refusal.WITHHELD
-        if refusal is not None:
-            propensity = 1.0 - withhold if refusal is Refusal.WITHHELD else 0.0
-            self._refuse(candidate, weighed, refusal, propensity)
+        if reason is None and proposal.draw < withhold:
+            reason = Refusal.WITHHELD
+        if reason is not None:
+            propensity = 1.0 - withhold if reason is Refusal.WITHHELD else 0.0
+            refuse(self._c, candidate, weighed, reason, propensity)
             return
         self._c.purse.reserve(money)
         speculation = Speculation(
@@ -221,22 +103,6 @@ class Speculations:
                 self.close(speculation, Outcome.MISS, "made room")
                 return True
         return False
-
-    def _refuse(self, candidate: Candidate, weighed: Estimate | None, reason: Refusal, propensity: float = 0.0) -> None:
-        entry = LedgerEntry(
-            kind=EntryKind.DECISION,
-            tool=candidate.tool,
-            site=candidate.site,
-            probability=candidate.probability,
-            evidence=candidate.evidence,
-            lower_bound=weighed.lower_bound if weighed else 0.0,
-            expected_value=weighed.value if weighed else 0.0,
-            expected_cost=weighed.cost if weighed else 0.0,
-            reason=reason,
-            propensity=propensity,
-            explanation=candidate.explanation,
-        )
-        self._c.record(entry, publish=reason not in _NOT_PUBLISHED)
 
     # ------------------------------------------------------------ execution
 
@@ -272,7 +138,7 @@ class Speculations:
         self._forget(speculation)
         self._c.purse.stopped()
         self._c.purse.give_back(speculation.money)
-        self._refuse(speculation.candidate, speculation.estimate, Refusal.NO_SLOT)
+        refuse(self._c, speculation.candidate, speculation.estimate, Refusal.NO_SLOT)
         self._hand_over(speculation, None)
 
     def finished(self, execution: str, result: ExecutionResult) -> bool:
@@ -489,7 +355,7 @@ class Speculations:
             self._c.purse.stopped()
         if not started:
             self._c.purse.give_back(speculation.money)
-            self._refuse(speculation.candidate, speculation.estimate, Refusal.OFF)
+            refuse(self._c, speculation.candidate, speculation.estimate, Refusal.OFF)
             self._hand_over(speculation, None)
             return
         if running:

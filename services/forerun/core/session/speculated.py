@@ -1,0 +1,79 @@
+"""One speculation, and what a real call may get of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from forerun.core.candidates import Candidate
+from forerun.core.freshness import Recorded
+from forerun.core.governor import Estimate
+from forerun.core.outcomes import Outcome
+from forerun.core.session.model import CallId, ExecutionResult, PreparedCall
+
+
+class Stage(StrEnum):
+    """Where a speculation stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    CERTIFYING = "certifying"
+    READY = "ready"
+    COMMITTING = "committing"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A result that a real call gets, with what it depended on.
+
+    Attributes:
+        result: The result.
+        outcome: READY or JOINED.
+        private: Generations of the session's resources before it started.
+        shared: Generations of shared resources before it started.
+        started_at: When it started.
+    """
+
+    result: ExecutionResult
+    outcome: Outcome
+    private: Recorded
+    shared: Mapping[str, int]
+    started_at: float
+
+
+class Uncertain:
+    """The end of a commit that may have taken effect."""
+
+
+UNCERTAIN = Uncertain()
+
+Taken = Callable[[Committed | Uncertain | None], None]
+"""Continues a real call: with the committed result, with None where it has to be executed, or uncertain."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Speculation:
+    """One execution ahead of its call."""
+
+    id: str
+    prepared: PreparedCall
+    candidate: Candidate
+    estimate: Estimate
+    policy_version: str
+    tainted_paths: tuple[str, ...]
+    money: float
+    turn: int
+    propensity: float
+    stage: Stage = Stage.STARTING
+    private: Recorded = field(default_factory=lambda: Recorded({}))
+    shared: Mapping[str, int] = field(default_factory=dict)
+    started_at: float = 0.0
+    result: ExecutionResult | None = None
+    joined: Taken | None = None
+    joined_at: float = 0.0
+    call: CallId | None = None
+
+    @property
+    def fork(self) -> str:
+        """Id of its fork of the workspace, or empty."""
+        return self.id if self.prepared.forks else ""
