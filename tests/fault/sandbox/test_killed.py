@@ -15,6 +15,7 @@ from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.workspace import WorkspaceLimits
 from tests.integration.sandbox.conftest import LOUD
 from tests.integration.sandbox.test_commands import alive
+from tests.unit.sandbox.fakes import Call, Writing, staged, staging_engine
 
 _FILES = 40
 
@@ -50,6 +51,24 @@ async def test_no_sandboxed_process_outlives_a_killed_worker(level: LevelName, t
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("stage", ["_apply", "_committed", "finished"])
+async def test_a_call_whose_worker_is_killed_before_it_told_the_end_takes_effect_once(
+    stage: str, tmp_path: Path
+) -> None:
+    victim = await start("execute", stage, str(tmp_path))
+    try:
+        assert await line(victim) == "here"
+    finally:
+        victim.kill()
+        await victim.wait()
+    connector = Writing(Workspaces(tmp_path, Strategy.COPY, WorkspaceLimits(), SystemClock()), line="second")
+    connector.go_on.set()
+    end = await Call(staging_engine(connector, SystemClock()), staged("e2")).end()
+    assert end.result is not None
+    assert end.result.content == b"first"
+    assert next((tmp_path / "acme" / "s1").glob("base-*/log")).read_text() == "first\n"
+
+
 @pytest.mark.parametrize("strategy", [Strategy.OVERLAY, Strategy.COPY])
 @pytest.mark.parametrize("merges", [1, 4, 9])
 async def test_a_killed_merge_is_whole_or_was_never_begun(strategy: Strategy, merges: int, tmp_path: Path) -> None:
@@ -64,7 +83,7 @@ async def test_a_killed_merge_is_whole_or_was_never_begun(strategy: Strategy, me
         victim.kill()
         await victim.wait()
     workspace = await Workspaces(tmp_path, strategy, WorkspaceLimits(), SystemClock()).of(Owner("t", "s"), None)
-    numbers = {path.read_text() for path in (tmp_path / "t" / "s" / "base").iterdir()}
+    numbers = {path.read_text() for path in next((tmp_path / "t" / "s").glob("base*")).iterdir()}
     assert numbers == {str(workspace.version)}
     assert workspace.version >= merges
     state = json.loads((tmp_path / "t" / "s" / "state.json").read_text())

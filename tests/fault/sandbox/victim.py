@@ -1,6 +1,7 @@
 """A worker's part that the fault tests kill: runs a command, or merges without end."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from forerun.sandbox.isolation.process import ProcessLevel
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
-from forerun.sandbox.workspaces.workspace import WorkspaceLimits
+from forerun.sandbox.workspaces.workspace import Workspace, WorkspaceLimits
+from tests.unit.sandbox.fakes import Call, Writing, staged, staging_engine
 
 
 async def command(level: str, root: str, seconds: str) -> None:
@@ -42,5 +44,20 @@ async def merge(strategy: str, root: str, files: str) -> None:
         print(number, flush=True)
 
 
+def stop_here() -> None:
+    print("here", flush=True)
+    signal.pause()
+
+
+async def execute(stage: str, root: str) -> None:
+    """Runs one real call that writes, and stops for good at a stage of its end."""
+    workspaces = Workspaces(Path(root), Strategy.COPY, WorkspaceLimits(), SystemClock())
+    connector = Writing(workspaces)
+    connector.go_on.set()
+    if stage in ("_apply", "_committed"):
+        setattr(Workspace, stage, lambda *_: stop_here())
+    await Call(staging_engine(connector, SystemClock(), stop_here), staged("e1")).end()
+
+
 if __name__ == "__main__":
-    asyncio.run({"command": command, "merge": merge}[sys.argv[1]](*sys.argv[2:]))
+    asyncio.run({"command": command, "merge": merge, "execute": execute}[sys.argv[1]](*sys.argv[2:]))

@@ -12,6 +12,7 @@ import pytest
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, NotFound, ResourceExhausted
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
+from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
 from forerun.sandbox.owner import Owner
@@ -226,7 +227,8 @@ async def _whole(world: World, seed: Path) -> str:
     await workspace.fork("f")
     await world.run(workspace, "f", CHANGES)
     await workspace.merge("f")
-    return hashlib.sha256(repr(picture(world.root / "others" / "acme" / "x" / "base")).encode()).hexdigest()
+    (base,) = (world.root / "others" / "acme" / "x").glob("base*")
+    return hashlib.sha256(repr(picture(base)).encode()).hexdigest()
 
 
 async def test_an_unmerged_fork_never_shows_up_after_a_restart(world: World, seed: Path) -> None:
@@ -253,7 +255,22 @@ async def test_a_workspace_has_bounds(world: World, seed: Path) -> None:
     with pytest.raises(ResourceExhausted):
         await workspace.merge("f")
     assert workspace.version == 0
-    await workspace.drop("f")
+    await workspace.fork("g")  # the refused one holds no place any more
+
+
+async def test_readers_keep_the_tree_that_they_started_on(world: World, seed: Path) -> None:
+    if world.strategy is Strategy.OVERLAY:
+        pytest.skip("an overlay has one base")
+    workspace = await world.workspace(seed)
+    async with workspace.read() as first, workspace.read() as second:
+        assert isinstance(first.mount, Bind) and first.mount == second.mount
+        for number in range(2):
+            await workspace.fork(f"f{number}")
+            await world.run(workspace, f"f{number}", f"echo {number} > kept")
+            await workspace.merge(f"f{number}")
+        assert picture(Path(first.mount.path)) == picture(seed)
+        assert await world.text(workspace, "cat kept") == "1\n"
+    assert [path.name for path in world.base.parent.glob("base*")] == ["base-2"]
 
 
 async def test_closing_removes_everything(world: World, seed: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from forerun.runtime.clock import Clock
 from forerun.sandbox.connectors.port import Invocation, Result, Sink
+from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.owner import Owner
-from forerun.sandbox.tools import Hints, PythonEndpoint, Server, Tool, tool
+from forerun.sandbox.tools import CommandEndpoint, Hints, PythonEndpoint, Server, Tool, tool
 from forerun.sandbox.worker.engine import Engine
 from forerun.sandbox.worker.execution import Chunk, Finished, Request, Sizes, Started, Step
 from forerun.sandbox.worker.slots import Priority, Slots
@@ -77,6 +79,47 @@ class Scripted:
 
     async def close(self) -> None:
         pass
+
+
+@dataclass
+class Writing:
+    """A connector that writes a line into its fork, then answers with it."""
+
+    workspaces: Workspaces
+    line: str = "first"
+    inside: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    answer_bytes: int = 0
+
+    async def call(self, asked: Invocation, sink: Sink) -> Result:
+        workspace = await self.workspaces.of(asked.owner, None)
+        async with workspace.use(asked.fork) as view:
+            assert isinstance(view.mount, Bind)
+            with (Path(view.mount.path) / "log").open("a") as log:
+                log.write(f"{self.line}\n")
+            self.inside.set()
+            await self.go_on.wait()
+        return Result(self.line.encode().ljust(self.answer_bytes), "text/plain; x=1", tool_error=True)
+
+    async def close_session(self, owner: Owner) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def staged(execution: str, fork: str = "f", **changes: object) -> Request:
+    """A real call that writes."""
+    asked = invocation(tool("w", Server("s"), CommandEndpoint(("w",)), hints=Hints()), fork=fork, **changes)
+    return Request(execution, asked, Priority.AUTHORITATIVE, merge_on_success=True)
+
+
+def staging_engine(connector: Writing, clock: Clock, ended: Callable[[], None] = lambda: None) -> Engine:
+    slots = Slots(authoritative=4, speculative=1, queue=4, changed=lambda: None)
+    return Engine(
+        {CommandEndpoint: connector}, connector.workspaces, slots, clock,
+        sizes=Sizes(inline_bytes=4 * 1024**2, chunk_bytes=1024**2), ended=lambda *_: ended(),
+    )  # fmt: skip
 
 
 class Rig:

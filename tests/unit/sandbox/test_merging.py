@@ -139,20 +139,18 @@ def _die_after(steps: int, patched: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def test_a_swap_is_finished_from_both_of_its_middles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for step in range(4):
+def test_a_tree_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(2):
         root = tmp_path / f"s{step}"
-        for name in ("fork/tree", "base", "trash"):
-            (root / name).mkdir(parents=True)
+        (root / "fork" / "tree").mkdir(parents=True)
         (root / "fork" / "tree" / "new").write_text("new")
-        (root / "base" / "old").write_text("old")
-        with opened(str(root)) as whole, opened("fork", within=whole) as fork, opened("trash", within=whole) as trash:
+        with opened(str(root)) as whole, opened("fork", within=whole) as fork:
             with monkeypatch.context() as patched:
                 _die_after(step, patched)
                 with contextlib.suppress(_CrashError):
-                    merging.swap_tree(fork, whole, trash)
-            merging.swap_tree(fork, whole, trash)
-        assert picture(root / "base") == {"new": "new"}
+                    merging.take_tree(fork, whole, "base-1")
+            merging.take_tree(fork, whole, "base-1")
+        assert picture(root / "base-1") == {"new": "new"}
 
 
 def test_removing_follows_no_link_and_enters_locked_directories(tmp_path: Path) -> None:

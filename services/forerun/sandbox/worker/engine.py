@@ -20,6 +20,7 @@ from forerun.sandbox.connectors.port import Connector, Ended, Result, ToolFault
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import Endpoint
 from forerun.sandbox.worker.execution import Execution, Finished, Request, Sizes, Started, Step
+from forerun.sandbox.worker.replay import packed, unpacked
 from forerun.sandbox.worker.slots import Priority, Slots
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.workspace import Workspace
@@ -168,6 +169,8 @@ class Engine:
                 raise asyncio.CancelledError
             async with asyncio.timeout(request.invocation.timeout_seconds) as bound:
                 execution.bound = bound
+                if request.merge_on_success and request.invocation.tool.uses_workspace:
+                    execution.reached = await self._seen_before(execution)
                 await self._take_seat(execution)
                 result = await self._call(execution)
         except TimeoutError:
@@ -197,6 +200,22 @@ class Engine:
         self._ended(request, finished)
         execution.steps.put_nowait(finished)
 
+    async def _seen_before(self, execution: Execution) -> bool:
+        """True where this call was merged, or where another execution is at it, for a stream that broke.
+
+        Then this execution cannot say that nothing was started, not even when it gives up while it waits.
+        """
+        invocation = execution.request.invocation
+        return await (await self._workspace_for(execution)).merged(invocation.fork) or any(
+            other is not execution and other.request.invocation.fork == invocation.fork
+            for other in self._of(invocation.owner)
+        )
+
+    async def _workspace_for(self, execution: Execution) -> Workspace:
+        invocation = execution.request.invocation
+        seed = invocation.tool.server.workspace_seed
+        return await self.workspaces.of(invocation.owner, Path(seed) if seed else None)
+
     async def _take_seat(self, execution: Execution) -> None:
         request = execution.request
         if execution.seat is None:
@@ -213,14 +232,17 @@ class Engine:
         if not (invocation.fork and invocation.tool.uses_workspace):
             execution.reached = True
             return await connector.call(replace(invocation, fork=""), execution.take)
-        seed = invocation.tool.server.workspace_seed
-        workspace = await self.workspaces.of(invocation.owner, Path(seed) if seed else None)
+        workspace = await self._workspace_for(execution)
         if not request.merge_on_success:
             return await self._in_fork(execution, connector, workspace)
         async with workspace.writing():
+            if await workspace.merged(invocation.fork):
+                return unpacked(await workspace.outcome(invocation.fork))
+            execution.reached = False
+            await workspace.drop(invocation.fork)
             result = await self._in_fork(execution, connector, workspace)
             try:
-                await to_the_end(workspace.merge(invocation.fork))
+                await to_the_end(workspace.merge(invocation.fork, outcome=packed(result)))
             except asyncio.CancelledError:
                 # Taken back too late: the changes are merged, so the true end of this call is its answer.
                 execution.decided = True

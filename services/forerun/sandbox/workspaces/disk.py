@@ -42,9 +42,14 @@ def remove(directory: Path) -> None:
 
 def write_json(path: Path, content: object) -> None:
     """Replaces a file in one step, and has it on disk before what follows."""
-    temporary = path.with_suffix(".new")
-    with temporary.open("w") as file:
-        json.dump(content, file)
+    write_bytes(path, json.dumps(content).encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """As `write_json`, for bytes."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

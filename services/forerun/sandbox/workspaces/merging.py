@@ -39,19 +39,16 @@ def apply_overlay(upper: int, base: int, trash: int) -> None:
     os.utime(base, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def swap_tree(fork: int, base: int, trash: int) -> None:
-    """Makes the whole tree `tree` of a fork the tree `base` of a workspace.
+def take_tree(fork: int, root: int, name: str) -> None:
+    """Makes the whole tree `tree` of a fork a new tree of a workspace.
 
     Args:
         fork: Directory that holds `tree`.
-        base: Directory that holds `base`.
-        trash: As in `apply_overlay`.
+        root: The workspace's directory.
+        name: Name for the tree in it.
     """
-    if state(fork, "tree") is None:
-        return  # done before
-    if state(base, "base") is not None:
-        _Trash(trash).throw(base, "base")
-    os.rename("tree", "base", src_dir_fd=fork, dst_dir_fd=base)
+    if state(fork, "tree") is not None:  # else it was done before
+        os.rename("tree", name, src_dir_fd=fork, dst_dir_fd=root)
 
 
 def throw_away(root: int, folder: str, name: str, trash: int) -> None:

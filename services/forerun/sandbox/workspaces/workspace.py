@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, Not
 from forerun.sandbox.isolation.launch import Bind, Overlay
 from forerun.sandbox.workspaces import merging
 from forerun.sandbox.workspaces.disk import file_name, in_thread, remove, write_json
+from forerun.sandbox.workspaces.outcomes import Outcomes
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.trees import Budget, copy_tree, measure, opened, remove_entry
 
@@ -69,8 +71,9 @@ class Workspace:
         self._limits = limits
         self._forks: dict[str, _Fork] = {}
         self._merged: dict[str, int] = {}
+        self._outcomes = Outcomes(directory / "outcomes")
         self._throwaways = 0
-        self._reading = 0
+        self._readers: Counter[Path] = Counter()
         self._lock = asyncio.Lock()
         self._writing = asyncio.Lock()
         self.version = 0
@@ -104,7 +107,12 @@ class Workspace:
                     f"the session has {len(self._forks)} forks; see workspace_max_forks of the sandbox's settings",
                 )
             made = _Fork(self._directory / "forks" / file_name(fork), self.version)
-            await in_thread(self._make_fork, made.directory)
+            try:
+                await in_thread(self._make_fork, made.directory)
+            except BaseException:
+                # Also when the caller cancels: a fork of this id may be asked for again.
+                await self._throw_away(made.directory)
+                raise
             self._forks[fork] = made
 
     @asynccontextmanager
@@ -128,10 +136,11 @@ class Workspace:
         What it writes all the same is thrown away where the strategy is overlay; otherwise the kernel refuses it, or,
         at level `process`, it stays.
         """
-        self._reading += 1
+        base = self._base()
+        self._readers[base] += 1
         try:
             if self._strategy is not Strategy.OVERLAY:
-                yield View(Bind(str(self._directory / "base"), read_only=True), ())
+                yield View(Bind(str(base), read_only=True), ())
                 return
             self._throwaways += 1
             # Names of forks never start with a dot, so a throwaway fork never meets one of theirs.
@@ -142,7 +151,11 @@ class Workspace:
             finally:
                 await self._throw_away(directory)
         finally:
-            self._reading -= 1
+            self._readers[base] -= 1
+            if not self._readers[base]:
+                del self._readers[base]
+                if base != self._base():
+                    await self._throw_away(base)  # a merge has replaced it meanwhile
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -150,14 +163,28 @@ class Workspace:
         async with self._writing:
             yield
 
-    async def merge(self, fork: str) -> int:
+    async def merged(self, fork: str) -> bool:
+        """True where a fork of this id was merged."""
+        async with self._lock:
+            await self._settled()
+            return fork in self._merged
+
+    async def outcome(self, fork: str) -> bytes | None:
+        """What a merged fork was merged with, if it is still kept."""
+        return await in_thread(self._outcomes.of, fork)
+
+    async def merge(self, fork: str, *, outcome: bytes | None = None) -> int:
         """Makes a fork's content the workspace's; the new version. Idempotent by id.
+
+        Args:
+            fork: Its id.
+            outcome: Kept with the merge, whatever happens to this process: both are there or none.
 
         Raises:
             NotFound: There is no such fork.
             Aborted: The workspace has changed since the fork was made; the fork is untouched.
             FailedPrecondition: A command still runs in the fork.
-            ResourceExhausted: The workspace would grow beyond its bounds; the fork is untouched.
+            ResourceExhausted: The workspace would grow beyond its bounds; the fork is dropped.
         """
         async with self._lock:
             await self._settled()
@@ -173,8 +200,15 @@ class Workspace:
                     "the workspace has changed since this fork was made; run the action again on the present content",
                     metadata={"fork_version": str(found.base_version), "workspace_version": str(self.version)},
                 )
-            await in_thread(self._merge, fork, found.directory)
+            try:
+                await in_thread(self._merge, fork, found.directory, outcome)
+            except ResourceExhausted:
+                # It could never be merged, and would hold one of the session's places.
+                del self._forks[fork]
+                await self._throw_away(found.directory)
+                raise
             del self._forks[fork]
+            await self._remove_replaced()
             return self.version
 
     async def drop(self, fork: str) -> None:
@@ -195,11 +229,22 @@ class Workspace:
     @property
     def busy(self) -> bool:
         """True while a command works in it."""
-        return self._reading > 0 or any(fork.busy for fork in self._forks.values())
+        return bool(self._readers) or any(fork.busy for fork in self._forks.values())
 
     async def _settled(self) -> None:
         """Finishes a merge that an error of the disk has stopped half-way, before anything else is done."""
         await in_thread(self._finish_merge)
+
+    async def _remove_replaced(self) -> None:
+        """Removes the trees of earlier versions that nobody reads any more. No reader starts on one of them."""
+        for base in await in_thread(lambda: list(self._directory.glob("base*"))):
+            if base != self._base() and base not in self._readers:
+                await self._throw_away(base)
+
+    def _base(self) -> Path:
+        # An overlay is merged into its base. A whole new tree gets a new name, so that whoever reads keeps the old one.
+        name = "base" if self._strategy is Strategy.OVERLAY else f"base-{self.version}"
+        return self._directory / name
 
     def _found(self, fork: str) -> _Fork:
         found = self._forks.get(fork)
@@ -220,7 +265,7 @@ class Workspace:
         state_file = self._directory / "state.json"
         if not state_file.exists():
             with opened(str(self._directory)) as root:
-                remove_entry(root, "base")  # a seeding that was cut off
+                remove_entry(root, self._base().name)  # a seeding that was cut off
             self._seed(seed)
             self._save()
         else:
@@ -234,9 +279,13 @@ class Workspace:
             for part in ("forks", "trash"):
                 remove_entry(root, part)
                 os.mkdir(part, 0o700, dir_fd=root)
+            for base in self._directory.glob("base*"):
+                if base != self._base():
+                    remove_entry(root, base.name)
+        self._outcomes.prune(self._merged)
 
     def _seed(self, seed: Path | None) -> None:
-        base = self._directory / "base"
+        base = self._base()
         base.mkdir(mode=0o755)
         if seed is None:
             return
@@ -258,7 +307,7 @@ class Workspace:
         tree = directory / "tree"
         tree.mkdir(mode=0o755)
         budget = Budget(self._limits.entries, self._limits.content_bytes)
-        with opened(str(self._directory / "base")) as source, opened(str(tree)) as target:
+        with opened(str(self._base())) as source, opened(str(tree)) as target:
             copy_tree(source, target, budget, clone=self._strategy is Strategy.REFLINK)
 
     def _finish_merge(self) -> None:
@@ -270,18 +319,23 @@ class Workspace:
         if fork not in self._merged:
             self._apply(self._directory / "forks" / file_name(fork))
             self._committed(fork)
+        with opened(str(self._directory)) as root, opened("trash", within=root) as trash:
+            # Only now: until the merge is committed, whoever finishes it looks for the fork.
+            merging.throw_away(root, "forks", file_name(fork), trash)
         journal.unlink()
         with opened(str(self._directory)) as root, opened("trash", within=root) as trash:
             for name in os.listdir(trash):
                 remove_entry(trash, name)
 
-    def _merge(self, fork: str, directory: Path) -> None:
+    def _merge(self, fork: str, directory: Path, outcome: bytes | None) -> None:
         budget = Budget(self._limits.entries, self._limits.content_bytes)
         changed = directory / ("upper" if self._strategy is Strategy.OVERLAY else "tree")
         with opened(str(changed)) as content:
             measure(content, budget)
+        self._outcomes.keep(fork, outcome)
         write_json(self._directory / "merging.json", {"fork": fork})
         self._finish_merge()
+        self._outcomes.prune(self._merged)
 
     def _apply(self, directory: Path) -> None:
         with (
@@ -293,8 +347,7 @@ class Workspace:
                 with opened("upper", within=fork) as upper, opened("base", within=root) as base:
                     merging.apply_overlay(upper, base, trash)
             else:
-                merging.swap_tree(fork, root, trash)
-            merging.throw_away(root, "forks", directory.name, trash)
+                merging.take_tree(fork, root, f"base-{self.version + 1}")
 
     def _committed(self, fork: str) -> None:
         self.version += 1
