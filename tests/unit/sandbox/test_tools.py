@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import threading
 from decimal import Decimal
 
 import pytest
@@ -188,6 +189,39 @@ async def test_a_coroutine_is_cancelled_with_its_call() -> None:
         await running
     assert _ended.is_set()
     await connector.close()
+
+
+async def test_a_thread_left_behind_by_work_ahead_holds_its_own_call_and_no_real_one() -> None:
+    connector = PythonConnector(threads=1)
+    subject = tool("t", Server("s"), PythonEndpoint(f"{__name__}:blocked"))
+    ahead = asyncio.ensure_future(connector.call(invocation(subject, speculative=True), lambda _: None))
+    try:
+        assert await asyncio.to_thread(_in_function.wait, 10)
+        ahead.cancel()
+        await asyncio.wait([ahead], timeout=0.1)
+        assert not ahead.done()
+        quick = tool("q", Server("s"), PythonEndpoint(f"{__name__}:at_once"))
+        async with asyncio.timeout(2):
+            assert (await connector.call(invocation(quick), lambda _: None)).content == b"here"
+        assert not ahead.done()
+    finally:
+        _let_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(ahead, 2)
+    await connector.close()
+
+
+_in_function, _let_go = threading.Event(), threading.Event()
+
+
+def blocked() -> str:
+    _in_function.set()
+    _let_go.wait(10)
+    return "late"
+
+
+def at_once() -> str:
+    return "here"
 
 
 _begun, _ended = asyncio.Event(), asyncio.Event()
