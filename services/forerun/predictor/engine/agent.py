@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forerun.core import limits
 from forerun.core.canonical import JsonValue, canonical
 from forerun.predictor.engine.calibration import Calibration, site_of
 from forerun.predictor.engine.calls import Calls, Filled, split_symbol, symbol_of
@@ -229,7 +230,9 @@ class Agent:
             else:
                 hits, trials = argument.success(place)
                 parts.append(f"{path}: from {describe(place)} (right {hits:.0f} of {trials:.0f})")
-        return "; ".join(parts)
+        if not scored.origins and scored.arguments != b"{}":
+            parts.append("the session made this very call before")
+        return "; ".join(parts)[: limits.CANDIDATE_EXPLANATION_CHARS]
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
