@@ -262,6 +262,10 @@ async def test_limits_have_their_reasons_and_leave_nothing_behind(worker: Worker
     assert (finished.status, finished.failure.reason) == (common_pb2.CALL_STATUS_TIMEOUT, "TOOL_TIMEOUT")
     _, finished = await worker.sh("head -c 400000000 /dev/zero > big", fork="k2", merge_on_success=True)
     assert (finished.status, finished.failure.reason) == (common_pb2.CALL_STATUS_REJECTED, "LIMIT_DISK")
+    assert "changes to the workspace were dropped" in finished.failure.message
+    _, finished = await worker.sh("yes")
+    assert (finished.failure.reason, finished.not_started) == ("LIMIT_OUTPUT", False)
+    assert "dropped" not in finished.failure.message
     assert (await worker.sh("ls"))[0] == "file\n"
 
 

@@ -307,6 +307,15 @@ def test_faults_keep_their_meaning_and_defects_are_not_claimed_to_be_harmless(tm
     run(defect, tmp_path, Scripted(fail=RuntimeError("boom")))
 
 
+def test_a_failure_of_our_own_after_the_tool_was_reached_does_not_say_that_nothing_ran(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        end = await rig.ask().end()
+        assert end.fault is not None and end.fault.reason is ErrorReason.LIMIT_DISK
+        assert not end.fault.not_started
+
+    run(scenario, tmp_path, Scripted(fail=ResourceExhausted(ErrorReason.LIMIT_DISK, "full")))
+
+
 def test_ids_are_used_once_at_a_time(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         call = rig.ask()

@@ -119,9 +119,11 @@ def _over_limit(limit: LimitReason, limits: CommandLimits, invocation: Invocatio
         LimitReason.OUTPUT: f"{limits.output_total_bytes} bytes of output",
         LimitReason.TIME: f"{limits.wall_seconds:g} s",
     }[limit]
+    # Of a call without a fork nothing is known: what it did elsewhere stays.
+    dropped = " and its changes to the workspace were dropped" if invocation.fork else ""
     return ToolFault(
         Ended.TIMEOUT if limit is LimitReason.TIME else Ended.REJECTED, ERROR_REASONS[limit],
-        f"{limit.value}: {invocation.tool.name} may use {allowed}; it was ended and its changes were dropped",
+        f"{limit.value}: {invocation.tool.name} may use {allowed}; it was ended{dropped}",
         metadata={"limit": limit.value, "tool": invocation.tool.name},
     )  # fmt: skip
 

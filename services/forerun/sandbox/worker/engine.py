@@ -185,7 +185,8 @@ class Engine:
             fault = error
         except ForerunError as error:
             fault = ToolFault(
-                Ended.REJECTED, error.reason, error.message, metadata=error.metadata, not_started=True,
+                Ended.REJECTED, error.reason, error.message, metadata=error.metadata,
+                not_started=not execution.reached,
                 retry_after_seconds=error.retry_after_seconds,
             )  # fmt: skip
         except Exception:
