@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1
 export NOTE ?=
 
-.PHONY: help setup demo test test-fault sim bench lint format generate contract-image verify lock clean
+.PHONY: help setup demo test test-fault sim lint format generate contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,20 +15,17 @@ help: ## list the targets
 setup: ## everything a machine with Python 3.11 needs, into .venv; instant when already done
 	@scripts/setup
 
-demo: setup ## the proof in under 5 minutes on a new machine: one agent run without and with Forerun
+demo: setup ## the proof in under 5 minutes on a new machine: two agents without and with Forerun
 	@.venv/bin/forerun demo --fast
 
 test: setup ## all tests that need neither cluster nor real weights
-	@$(PYTEST) tests --ignore=tests/bench --ignore=tests/cluster
+	@$(PYTEST) tests
 
 test-fault: setup ## the real processes killed and broken (part of `make test`)
 	@$(PYTEST) tests/fault
 
 sim: setup ## the seeded simulation: SEEDS seeds from SEED on
 	@$(PYTHON_BIN) -m tests.simulation --seed $(SEED) --seeds $(SEEDS)
-
-bench: setup ## all benchmarks; each writes build/bench/NAME.json and prints its table
-	@$(PYTEST) tests/bench -s --timeout=1800
 
 lint: setup ## formatting, style and types; changes nothing
 	@scripts/lint

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-LAYERS = frozenset({"unit", "property", "simulation", "contract", "integration", "fault", "cluster", "bench"})
+LAYERS = frozenset({"unit", "property", "simulation", "contract", "integration", "fault"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
