@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -71,7 +71,7 @@ class Agent:
 
     Args:
         plan: What to do.
-        channel: To the platform, with the tap in it.
+        channels: To each replica of the platform, with the tap in them.
         ids: Makes the session's id.
         tap: Is told of unary calls.
         diary: Where it writes.
@@ -79,11 +79,19 @@ class Agent:
     """
 
     def __init__(
-        self, plan: Plan, *, channel: grpc.aio.Channel, ids: Ids, tap: Tap, diary: Diary, chance: random.Random
+        self,
+        plan: Plan,
+        *,
+        channels: Sequence[grpc.aio.Channel],
+        ids: Ids,
+        tap: Tap,
+        diary: Diary,
+        chance: random.Random,
     ) -> None:
         self._plan = plan
-        self._client = AsyncClient(channel=channel, ids=ids)
-        self._stub = session_pb2_grpc.SessionServiceStub(channel)
+        self._clients = [AsyncClient(channel=channel, ids=ids) for channel in channels]
+        self._stubs = [session_pb2_grpc.SessionServiceStub(channel) for channel in channels]
+        self._replica = chance.randrange(len(channels))
         self._ids = ids
         self._tap = tap
         self._diary = diary
@@ -94,7 +102,9 @@ class Agent:
     async def run(self) -> None:
         """Does what the plan says, as far as the platform allows it."""
         await asyncio.sleep(self._plan.start_at)
-        async with self._client:
+        async with AsyncExitStack() as stack:
+            for client in self._clients:
+                await stack.enter_async_context(client)
             identity = self._ids.uuid7()
             self._diary.sessions[identity] = self._plan
             try:
@@ -105,7 +115,8 @@ class Agent:
 
     async def _open(self, identity: str, *, resume: bool) -> AsyncSession:
         for attempt in range(_OPEN_TRIES):
-            session = self._client.session(
+            self._replica = self._chance.randrange(len(self._clients))
+            session = self._clients[self._replica].session(
                 self._plan.agent, session_id=identity, resume=resume and attempt == 0, mode=self._plan.mode
             )
             try:
@@ -181,7 +192,7 @@ class Agent:
                     session=session,
                     turn=result.turn,
                     index=result.index,
-                    call=Planned(planned.tool, dict(planned.arguments)),
+                    call=planned.copy(),
                     asked_at=asked_at,
                     answered_at=now,
                     timeout_seconds=message.timeout_seconds,
@@ -209,9 +220,7 @@ class Agent:
             if status not in (None, "CALL_KEY_CONFLICT"):
                 self._diary.conflicts.append(f"{session.id}/{turn}/0 with other arguments ended as {status}")
 
-    async def _unary(
-        self, session: str, turn: int, index: int, planned: Planned, *, record: bool = True
-    ) -> str | None:
+    async def _unary(self, session: str, turn: int, index: int, planned: Planned, *, record: bool = True) -> str | None:
         """Asks by CallTools; the reason of its failure or its status, None where the platform could not be asked."""
         hello = session_pb2.Hello(session=session, agent=self._plan.agent, resume=True)
         if self._plan.mode is not None:
@@ -219,16 +228,14 @@ class Agent:
         batch = session_pb2.CallBatch(
             turn=turn,
             calls=[
-                event_pb2.AskedCall(
-                    index=index, action=common_pb2.Action(tool=planned.tool, arguments=planned.data)
-                )
+                event_pb2.AskedCall(index=index, action=common_pb2.Action(tool=planned.tool, arguments=planned.data))
             ],
         )
         asked_at = asyncio.get_running_loop().time()
         self._tap.asked(session, batch)
         request = session_pb2.CallToolsRequest(hello=hello, batch=batch)
         try:
-            response = await self._stub.CallTools(request, timeout=_UNARY_SECONDS)
+            response = await self._stubs[self._replica].CallTools(request, timeout=_UNARY_SECONDS)
         except grpc.aio.AioRpcError:
             return None
         result = response.results[0]

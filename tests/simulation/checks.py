@@ -12,9 +12,9 @@ from typing import Final
 
 from forerun.runtime.bus_memory import MemoryBroker
 from forerun.runtime.topology import EVENTS, LEDGER
-from forerun.v1 import common_pb2, ledger_pb2
+from forerun.v1 import common_pb2, event_pb2, ledger_pb2, session_pb2
 from tests.simulation.agents import Asked, Diary
-from tests.simulation.nemesis import Nemesis
+from tests.simulation.nemesis import REPLICAS, Nemesis
 from tests.simulation.policy import TOOL_SECONDS
 from tests.simulation.tap import Tap
 from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution, World
@@ -25,6 +25,9 @@ _STALENESS_SECONDS: Final = 10.0
 _SWITCH_SECONDS: Final = 1.0
 _OFFLINE: Final = frozenset({"DEADLINE_EXCEEDED"})
 _HITS: Final = frozenset({"ready", "joined"})
+_BREATH_SECONDS: Final = 0.01
+_OPEN_MOST: Final = 16
+_CREDITS_MOST: Final = 20.0
 _SHOWN: Final = 12
 
 
@@ -40,6 +43,7 @@ class Evidence:
     leaked: Sequence[str]
     kinds: frozenset[str]
     lines_lost: bool
+    totals: Sequence[session_pb2.Totals]
 
     @cached_property
     def forgetful(self) -> bool:
@@ -48,7 +52,7 @@ class Evidence:
         What may be repeated is not written before it is answered, so a key may then be new to the next owner.
         """
         broker = "appends" in self.kinds or "broker" in self.kinds
-        stopped = any(outage.what == "orchestrator" for outage in self.nemesis.outages)
+        stopped = any(outage.what in REPLICAS for outage in self.nemesis.outages)
         return bool(self.nemesis.killed) or (stopped and broker)
 
     @cached_property
@@ -133,11 +137,30 @@ class Evidence:
 
     def trace(self) -> list[str]:
         """Server's log, journal and ledger, for the digest of the run."""
-        log = [f"{one.number} {one.tool} {one.key} {one.started_at!r} {one.ended_at!r} {one.end}" for one in self.world.log]
-        stored = [
-            hashlib.sha256(data).hexdigest() for name in (EVENTS, LEDGER) for data in _stored(self.broker, name)
+        log = [
+            f"{one.number} {one.tool} {one.key} {one.started_at!r} {one.ended_at!r} {one.end}" for one in self.world.log
         ]
+        stored = [hashlib.sha256(data).hexdigest() for name in (EVENTS, LEDGER) for data in _stored(self.broker, name)]
         return log + stored
+
+
+class Intents:
+    """The intents in the journal, as they are stored."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._stream = broker.streams[EVENTS]
+        self._seen = 0
+        self._keys: set[str] = set()
+
+    def stored(self, key: str) -> bool:
+        """Whether the intent of a call is in the journal now."""
+        while self._seen < self._stream.last_sequence:
+            self._seen += 1
+            message = self._stream.get(self._seen)
+            event = event_pb2.SessionEvent.FromString(message.data if message is not None else b"")
+            if event.HasField("intent"):
+                self._keys.add(f"{event.session}/{event.intent.call.turn}/{event.intent.call.index}")
+        return key in self._keys
 
 
 def _stored(broker: MemoryBroker, stream: str) -> Iterator[bytes]:
@@ -165,6 +188,7 @@ def violations(evidence: Evidence) -> list[str]:
         _discarded,
         _remains,
         _budgets,
+        _purses,
         _switch,
         _audits,
     ):
@@ -217,9 +241,7 @@ def _read_in_order(evidence: Evidence, one: Asked, resource: str, epoch: int) ->
             yield f"1: {_name(one)} saw epoch {epoch} of {resource}, made by the later call {execution.key}"
 
 
-def _written_in_order(
-    evidence: Evidence, one: Asked, resource: str, epoch: int, own: Execution
-) -> Iterator[str]:
+def _written_in_order(evidence: Evidence, one: Asked, resource: str, epoch: int, own: Execution) -> Iterator[str]:
     for written, execution in evidence.effects[resource]:
         if execution is own or execution.key == own.key:
             continue
@@ -303,7 +325,7 @@ def lost_with_owner(evidence: Evidence) -> list[str]:
     """
     ends = list(evidence.nemesis.killed)
     if evidence.lines_lost:
-        ends += [outage.end for outage in evidence.nemesis.outages if outage.what == "orchestrator"]
+        ends += [outage.end for outage in evidence.nemesis.outages if outage.what in REPLICAS]
     return [one.key for one in _without_line(evidence) if any(end >= one.started_at for end in ends)]
 
 
@@ -327,10 +349,30 @@ def _ledger(evidence: Evidence) -> Iterator[str]:
             yield f"2: speculation {speculation} was executed {executions[speculation]} times"
         if executions[speculation] == 0 and outcome in {"ready", "joined", "miss", "expired"}:
             yield f"2: speculation {speculation} ended {outcome} and was never executed"
+    yield from _balance(evidence)
     ids = Counter(line.id for line in evidence.lines)
     for line_id, count in ids.items():
         if count > 1:
             yield f"2: line {line_id} is in the ledger {count} times"
+
+
+def _balance(evidence: Evidence) -> Iterator[str]:
+    """What the replicas counted, what the ledger says and what the server saw are the same."""
+    for totals in evidence.totals:
+        if totals.launched != sum(totals.outcomes.values()):
+            yield f"2: {totals.launched} launched, outcomes {dict(totals.outcomes)}"
+    if any(outage.what in REPLICAS for outage in evidence.nemesis.outages):
+        return
+    launched = sum(totals.launched for totals in evidence.totals)
+    lines = sum(len(found) for found in evidence.speculations.values())
+    calls = sum(line.kind == ledger_pb2.LEDGER_KIND_CALL for line in evidence.lines)
+    counted = sum(totals.calls for totals in evidence.totals)
+    if launched != lines or calls != counted:
+        yield f"2: the replicas count {launched} launched and {counted} calls, the ledger {lines} and {calls}"
+    executions = sum(totals.executions for totals in evidence.totals)
+    seen = sum(not one.audit for one in evidence.world.log)
+    if executions < seen:
+        yield f"2: the replicas count {executions} executions, the server saw {seen}"
 
 
 # ---------------------------------------------------------------- 3: nothing twice
@@ -342,6 +384,8 @@ def _repeats(evidence: Evidence) -> Iterator[str]:
         if count > 1:
             yield f"3: {tool} {key} may not be repeated and ran {count} times"
     for one in evidence.world.log:
+        if not one.announced:
+            yield f"3: {one.tool} {one.key} began before its intent was in the journal"
         if (one.speculative or one.audit) and one.tool not in SPECULABLE:
             yield f"3: {one.tool} {one.key} ran ahead or as an audit"
     if not evidence.forgetful:
@@ -398,7 +442,9 @@ def _away(evidence: Evidence, one: Asked) -> bool:
 
 
 def _discarded(evidence: Evidence) -> Iterator[str]:
-    hits = {_line_key(line): line for lines in evidence.speculations.values() for line in lines if line.HasField("call")}
+    hits = {
+        _line_key(line): line for lines in evidence.speculations.values() for line in lines if line.HasField("call")
+    }
     for one in evidence.diary.asked:
         if one.status != "ok" or one.served not in _HITS:
             continue
@@ -442,7 +488,7 @@ def _remains(evidence: Evidence) -> Iterator[str]:
 def _budgets(evidence: Evidence) -> Iterator[str]:
     policies = evidence.nemesis.policies
     per_session = max(policy.concurrent_per_session for policy in policies)
-    replica = max(policy.concurrent for policy in policies)
+    replica = len(REPLICAS) * max(policy.concurrent for policy in policies)
     ahead = [one for one in evidence.world.log if one.speculative]
     if _most_at_once(ahead) > replica:
         yield f"7: {_most_at_once(ahead)} speculations ran at once, the limit is {replica}"
@@ -461,6 +507,59 @@ def _budgets(evidence: Evidence) -> Iterator[str]:
         bound += asks * max(policy.credits_per_call for policy in policies)
         if wasted > bound:
             yield f"7: {wasted} speculations of {session} were wasted, its credits allow {bound:.1f}"
+
+
+def _purses(evidence: Evidence) -> Iterator[str]:
+    """What was reserved comes back: nothing is refused for want of a place or a credit that is there.
+
+    Judged where all decisions are in one owner's hands and under one policy.
+    """
+    if evidence.kinds - {"tools", "messages"} or len(evidence.nemesis.policies) > 1:
+        return
+    (policy,) = evidence.nemesis.policies
+    started = {one.key: one for one in evidence.world.log if one.speculative}
+    at = evidence.broker.clock.now() - _loop_time()
+    for session in evidence.diary.sessions:
+        if evidence.tap.epochs[session] != 1:
+            continue
+        lines = [line for line in evidence.lines if line.session == session]
+        closed = [line for line in lines if line.kind == ledger_pb2.LEDGER_KIND_SPECULATION]
+        returned = [line.at_seconds for line in lines if line.reason in ("no_slot", "off")]
+        for line in lines:
+            if line.kind != ledger_pb2.LEDGER_KIND_DECISION or line.reason not in ("bound", "no_credit"):
+                continue
+            now = line.at_seconds - at
+            # What was taken in the same breath and came back because the worker had no slot counts too.
+            back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned)
+            begun = [one for one in closed if _begun(started.get(one.speculation)) <= now + _BREATH_SECONDS]
+            if line.reason == "bound":
+                taken = sum(_ended(started.get(one.speculation), one.at_seconds - at) >= now for one in begun)
+                taken += back
+                limit = policy.concurrent_per_session
+                if taken < limit and len(begun) < _OPEN_MOST:
+                    yield f"7: {session} was refused a place at {now:.3f} with {taken} of {limit} taken"
+                continue
+            asked = sum(
+                count
+                for key, count in evidence.tap.asks.items()
+                if key[0] == session and evidence.tap.asked_at[key] < now - _BREATH_SECONDS
+            )
+            wasted = sum(_outcome(one) not in _HITS or one.at_seconds - at >= now - _BREATH_SECONDS for one in begun)
+            credit = min(
+                _CREDITS_MOST - len(begun), policy.initial_credits + policy.credits_per_call * asked - wasted - back
+            )
+            if credit >= 1.0 + policy.credits_per_call * 2:
+                yield f"7: {session} was refused a credit at {now:.3f} and had {credit:.1f}"
+
+
+def _begun(execution: Execution | None) -> float:
+    return float("-inf") if execution is None else execution.started_at
+
+
+def _ended(execution: Execution | None, closed_at: float) -> float:
+    if execution is None or execution.ended_at is None:
+        return closed_at
+    return min(closed_at, execution.ended_at)
 
 
 def _most_at_once(executions: Sequence[Execution]) -> int:
@@ -482,7 +581,7 @@ def _most_at_once(executions: Sequence[Execution]) -> int:
 
 
 def _switch(evidence: Evidence) -> Iterator[str]:
-    away = [outage for outage in evidence.nemesis.outages if outage.what in ("broker", "orchestrator")]
+    away = [outage for outage in evidence.nemesis.outages if outage.what in ("broker", *REPLICAS)]
     for begin, end in evidence.nemesis.switched:
         for one in evidence.world.log:
             late = begin + _SWITCH_SECONDS < one.started_at < end

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import grpc.aio
+
 from forerun.cli.virtual import SERVICES, VirtualPlatform
+from forerun.orchestrator.app import build as build_orchestrator
+from forerun.orchestrator.settings import OrchestratorSettings
+from forerun.runtime.app import App
 from forerun.runtime.bus_memory_faults import FaultRates
 from forerun.runtime.errors import ForerunError
 from forerun.v1 import session_pb2, session_pb2_grpc
@@ -25,13 +30,15 @@ KINDS: Final = ("tools", "messages", "appends", "broker", "network", "restart", 
 _HORIZON_SECONDS: Final = 45.0
 _RESTART_TRIES: Final = 60
 _STOP_SECONDS: Final = 6.0
+REPLICAS: Final = ("orchestrator", "orchestrator-2")
+"""Any of them may own a session."""
+
 _LINKS: Final = (
-    ("client", "orchestrator"),
-    ("orchestrator", "sandbox"),
-    ("orchestrator", "verifier"),
+    *(("client", replica) for replica in REPLICAS),
+    *((replica, peer) for replica in REPLICAS for peer in ("sandbox", "verifier")),
     ("verifier", "sandbox"),
 )
-_STOPPABLE: Final = ("predictor", "verifier", "sandbox", "orchestrator")
+_STOPPABLE: Final = ("predictor", "verifier", "sandbox", *REPLICAS)
 
 
 def draw_kinds(chance: random.Random) -> frozenset[str]:
@@ -81,7 +88,39 @@ class Outage:
 
 
 class Platform(VirtualPlatform):
-    """A platform whose services can also be killed."""
+    """A platform with a second replica of the orchestrator, whose services can also be killed or lose the broker."""
+
+    def replica_channel(self, name: str) -> grpc.aio.Channel:
+        """A client's channel to a replica."""
+        return self._client.channel(f"{name}:1")
+
+    def _build(self, name: str) -> App:
+        if name not in REPLICAS[1:]:
+            return VirtualPlatform._build(self, name)
+        settings = OrchestratorSettings(
+            **self._common("orchestrator")
+            | {
+                "listen_address": f"{name}:1",
+                "sandbox_targets": ("sandbox:1",),
+                "verifier_target": "verifier:1",
+                "policy_file": self.policy_file,
+            }
+        )
+        return build_orchestrator(
+            settings, clock=self.clock, ids=self.ids, bus=self._buses[name], network=self._network(name)
+        )
+
+    def cut(self, name: str) -> bool:
+        """A service loses its connection to the broker; False where it does not run."""
+        if name not in self.apps:
+            return False
+        self._buses[name].cut()
+        return True
+
+    def mend(self) -> None:
+        """All services reach the broker again."""
+        for bus in self._buses.values():
+            bus.heal()
 
     async def kill(self, name: str) -> None:
         """Ends a service like SIGKILL: from now on nothing it does reaches anybody; then its remains are swept up."""
@@ -90,7 +129,7 @@ class Platform(VirtualPlatform):
             return
         bus = self._buses.pop(name)
         bus.cut()
-        others = [f"{other}:1" for other in SERVICES if other != name]
+        others = [f"{other}:1" for other in (*SERVICES, *REPLICAS[1:]) if other != name]
         for other in others:
             self.fabric.refuse(other, source=name)
             self.fabric.drop(other, source=name)
@@ -113,7 +152,7 @@ class Nemesis:
         counts: How often each fault happened.
         outages: When what was away.
         trace: Everything, for the digest of the run.
-        killed: When the orchestrator was killed.
+        killed: When a replica of the orchestrator was killed.
         switched: (off since, on again) of the kill switch; on again is infinite while it is off.
         policies: All policies that were in force.
     """
@@ -140,13 +179,14 @@ class Nemesis:
     def heal(self) -> None:
         """Ends what is still going on."""
         self.platform.broker.come_up()
+        self.platform.mend()
         for source, target in _LINKS:
             self.platform.fabric.heal(f"{target}:1", source=source)
 
     def _plan(self) -> list[tuple[float, Callable[[], Awaitable[None]]]]:
         chance = self.chance
         deeds: dict[str, Callable[[], Awaitable[None]]] = {
-            "broker": self._broker_down,
+            "broker": self._broker_away,
             "network": self._network,
             "restart": self._restart,
             "crash": self._crash,
@@ -170,7 +210,14 @@ class Nemesis:
         self.trace.append(f"{now!r} {what}")
         return now
 
-    async def _broker_down(self) -> None:
+    async def _broker_away(self) -> None:
+        name = self.chance.choice(_STOPPABLE)
+        if self.chance.random() < 0.5 and self.platform.cut(name):
+            begin = self._note(f"cut-off {name}")
+            await asyncio.sleep(self.chance.uniform(0.3, 12.0))
+            self.platform.mend()
+            self.outages.append(Outage("broker", begin, asyncio.get_running_loop().time()))
+            return
         begin = self._note("broker-down")
         self.platform.broker.go_down()
         await asyncio.sleep(self.chance.uniform(0.3, 8.0))
@@ -199,20 +246,20 @@ class Nemesis:
         async with self._stopped:
             begin = self._note(f"restart {name}")
             await self.platform.stop_service(name, _STOP_SECONDS)
-            await self._start(name)
+            await self.start(name)
             self.outages.append(Outage(name, begin, asyncio.get_running_loop().time()))
 
     async def _crash(self) -> None:
         name = self.chance.choice(_STOPPABLE)
         async with self._stopped:
             begin = self._note(f"crash {name}")
-            if name == "orchestrator":
+            if name in REPLICAS:
                 self.killed.append(begin)
             await self.platform.kill(name)
-            await self._start(name)
+            await self.start(name)
             self.outages.append(Outage(name, begin, asyncio.get_running_loop().time()))
 
-    async def _start(self, name: str) -> None:
+    async def start(self, name: str) -> None:
         """Starts a service as a supervisor does: again and again."""
         for _ in range(_RESTART_TRIES):
             await asyncio.sleep(self.chance.uniform(0.1, 2.0))
@@ -233,8 +280,12 @@ class Nemesis:
         end = self._note("switch-on")
         # From the ask on it may be on, whatever the answer says.
         self.switched[-1] = (begin, end)
-        while not await self._set(stub, on=True):
+        await self._insist(stub)
+
+    async def _insist(self, stub: session_pb2_grpc.SessionServiceStub) -> None:
+        if not await self._set(stub, on=True):
             await asyncio.sleep(1.0)
+            await self._insist(stub)
 
     @staticmethod
     async def _set(stub: session_pb2_grpc.SessionServiceStub, *, on: bool) -> bool:

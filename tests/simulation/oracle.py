@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from forerun.core.candidates import Candidate
 from forerun.predictor.engine.engine import Engine, Prediction
 from forerun.predictor.engine.history import Event, ModelStarted, SessionOpened
-from tests.simulation.plans import READS, WRITES, Message, Plan, Planned, draw_call
+from tests.simulation.plans import Message, Plan, Planned, Taste, draw_call
 
 _MOST = 10
 
@@ -24,13 +24,14 @@ class Oracle(Engine):
     Args:
         plans: Session to plan; filled while sessions are opened.
         chance: Draws.
-        expected_seconds: What it says a call takes.
+        taste: What the agents like, for candidates that are wrong.
     """
 
-    def __init__(self, plans: Mapping[str, Plan], chance: random.Random) -> None:
+    def __init__(self, plans: Mapping[str, Plan], chance: random.Random, taste: Taste) -> None:
         super().__init__()
         self._plans = plans
         self._chance = chance
+        self._taste = taste
         self._started: dict[str, int] = {}
 
     def observe(self, tenant: str, agent: str, session: str, event: Event) -> None:
@@ -53,15 +54,17 @@ class Oracle(Engine):
         return Prediction(candidates, 0.01, (), self._chance.choice([None, 1.0, 4.0]))
 
     def _calls(self, messages: list[Message]) -> list[Planned]:
-        chance = self._chance
+        chance, taste = self._chance, self._taste
         calls = [call for call in messages[0].calls if chance.random() < 0.8]
         for later in messages[1:3]:
             calls += [call for call in later.calls if chance.random() < 0.3]
-        calls += [draw_call(chance, READS) for _ in range(chance.randrange(4))]
-        calls += [draw_call(chance, WRITES) for _ in range(chance.randrange(2))]
+        calls += [draw_call(chance, taste.reads, taste) for _ in range(chance.randrange(4))]
+        calls += [draw_call(chance, taste.writes, taste) for _ in range(chance.randrange(2))]
         return calls
 
     def _candidate(self, rank: int, call: Planned) -> Candidate:
         probability = self._chance.choice([0.3, 0.95, 0.99])
         site = f"{call.tool}/{self._chance.randrange(50)}"
-        return Candidate(call.tool, call.data, probability, 1e6, rank, site, "the plan", self._chance.choice([None, 1.0]))
+        return Candidate(
+            call.tool, call.data, probability, 1e6, rank, site, "the plan", self._chance.choice([None, 1.0])
+        )

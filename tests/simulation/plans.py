@@ -14,6 +14,36 @@ WRITES = ("set", "set", "put", "move", "sell", "pop", "sync_view")
 Arguments = dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Taste:
+    """What all agents of a run like to do: the narrower, the more they are in each other's way.
+
+    Attributes:
+        reads: Tools that read, as often as they are liked.
+        writes: Tools that write.
+        docs: Documents in use.
+        stocks: Stocks in use.
+    """
+
+    reads: tuple[str, ...] = READS
+    writes: tuple[str, ...] = WRITES
+    docs: int = DOCS
+    stocks: int = STOCKS
+
+
+def draw_taste(chance: random.Random) -> Taste:
+    """Everything, or a corner of it."""
+    return chance.choice(
+        [
+            Taste(),
+            Taste(),
+            Taste(docs=2, stocks=1),
+            Taste(reads=("stock", "stock", "get"), writes=("sell",), docs=1, stocks=1),
+            Taste(reads=("get", "list"), writes=("set", "put", "sync_view"), docs=1),
+        ]
+    )
+
+
 @dataclass(slots=True)
 class Planned:
     """A call that an agent will ask for."""
@@ -25,6 +55,10 @@ class Planned:
     def data(self) -> bytes:
         """The arguments as they are predicted."""
         return json.dumps(self.arguments).encode()
+
+    def copy(self) -> Planned:
+        """The same call once more."""
+        return Planned(self.tool, dict(self.arguments))
 
 
 @dataclass(slots=True)
@@ -67,44 +101,44 @@ class Plan:
     close_during: float | None = None
 
 
-def draw_plans(chance: random.Random) -> list[Plan]:
+def draw_plans(chance: random.Random, taste: Taste) -> list[Plan]:
     """The sessions of a run."""
-    return [_plan(chance) for _ in range(chance.randint(2, 5))]
+    return [_plan(chance, taste) for _ in range(chance.randint(2, 5))]
 
 
-def _plan(chance: random.Random) -> Plan:
+def _plan(chance: random.Random, taste: Taste) -> Plan:
     plan = Plan(
         agent=chance.choice(["clerk", "coder"]),
         start_at=chance.uniform(0.0, 12.0),
         mode=chance.choice([None] * 6 + ["off", "shadow"]),
     )
-    plan.messages = [_message(chance) for _ in range(chance.randint(3, 7))]
+    plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
     if chance.random() < 0.15:
         plan.close_during = chance.uniform(0.0, 3.0)
     return plan
 
 
-def _message(chance: random.Random) -> Message:
+def _message(chance: random.Random, taste: Taste) -> Message:
     message = Message(calls=[], model_seconds=chance.choice([0.1, 0.6, 2.0, 5.0]), user=chance.random() < 0.4)
     kind = chance.random()
     if kind < 0.08:
         return message
     if kind < 0.25:
-        message.calls, message.follow = [draw_call(chance, ("get",))], True
+        message.calls, message.follow = [draw_call(chance, ("get",), taste)], True
     elif kind < 0.5:
-        message.calls = [draw_call(chance, READS) for _ in range(chance.randint(1, 5))]
+        message.calls = [draw_call(chance, taste.reads, taste) for _ in range(chance.randint(1, 5))]
     elif kind < 0.85:
-        message.calls = [draw_call(chance, READS + WRITES) for _ in range(chance.randint(1, 6))]
+        message.calls = [draw_call(chance, taste.reads + taste.writes, taste) for _ in range(chance.randint(1, 6))]
     elif kind < 0.95:
-        same, between = draw_call(chance, READS + WRITES), draw_call(chance, WRITES)
-        message.calls = [same, Planned(same.tool, dict(same.arguments)), between, Planned(same.tool, dict(same.arguments))]
+        same, between = draw_call(chance, taste.reads + taste.writes, taste), draw_call(chance, taste.writes, taste)
+        message.calls = [same, same.copy(), between, same.copy()]
     else:
-        message.calls = [Planned("nowhere", {}), draw_call(chance, READS), Planned("sync_view", {})]
-    _accidents(chance, message)
+        message.calls = [Planned("nowhere", {}), draw_call(chance, taste.reads, taste), Planned("sync_view", {})]
+    _accidents(chance, message, taste)
     return message
 
 
-def _accidents(chance: random.Random, message: Message) -> None:
+def _accidents(chance: random.Random, message: Message, taste: Taste) -> None:
     if chance.random() < 0.15:
         message.timeout_seconds = chance.choice([0.4, 1.5, 6.0])
     if chance.random() < 0.12:
@@ -112,24 +146,24 @@ def _accidents(chance: random.Random, message: Message) -> None:
     elif chance.random() < 0.05:
         message.give_up = chance.choice([0.2, 1.0])
     if chance.random() < 0.15:
-        message.extra = draw_call(chance, READS + WRITES)
+        message.extra = draw_call(chance, taste.reads + taste.writes, taste)
     if chance.random() < 0.15:
         message.ask_again = chance.choice(["same", "other"])
     message.move = chance.random() < 0.05
 
 
-def draw_call(chance: random.Random, tools: tuple[str, ...]) -> Planned:
+def draw_call(chance: random.Random, tools: tuple[str, ...], taste: Taste) -> Planned:
     """A call of one of these tools."""
     tool = chance.choice(tools)
     match tool:
         case "get" | "big" | "put":
-            return Planned(tool, {"id": chance.randrange(DOCS)})
+            return Planned(tool, {"id": chance.randrange(taste.docs)})
         case "set":
-            return Planned(tool, {"id": chance.randrange(DOCS), "value": chance.randrange(2)})
+            return Planned(tool, {"id": chance.randrange(taste.docs), "value": chance.randrange(2)})
         case "move":
-            return Planned(tool, {"source": chance.randrange(DOCS), "target": chance.randrange(DOCS)})
+            return Planned(tool, {"source": chance.randrange(taste.docs), "target": chance.randrange(taste.docs)})
         case "stock" | "sell":
-            return Planned(tool, {"id": chance.randrange(STOCKS)})
+            return Planned(tool, {"id": chance.randrange(taste.stocks)})
         case "pop":
             return Planned(tool, {"queue": chance.randrange(2)})
         case "news":

@@ -15,16 +15,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.cli.virtual import SERVICES
 from forerun.runtime.bus_memory_faults import RandomFaults
 from forerun.runtime.clock import LoopClock
 from forerun.runtime.errors import Unavailable
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
+from forerun.v1 import session_pb2, session_pb2_grpc
 from tests.simulation.agents import Agent, Diary
-from tests.simulation.checks import Evidence, violations
-from tests.simulation.nemesis import KINDS, Nemesis, Platform, draw_kinds, draw_rates, draw_temper, replace_file
+from tests.simulation.checks import Evidence, Intents, violations
+from tests.simulation.nemesis import (
+    KINDS,
+    REPLICAS,
+    Nemesis,
+    Platform,
+    draw_kinds,
+    draw_rates,
+    draw_temper,
+    replace_file,
+)
 from tests.simulation.oracle import Oracle
-from tests.simulation.plans import draw_plans
+from tests.simulation.plans import draw_plans, draw_taste
 from tests.simulation.policy import draw_policy
 from tests.simulation.tap import Tap
 from tests.simulation.world import World
@@ -32,6 +43,7 @@ from tests.simulation.world import World
 _VIRTUAL_SECONDS: Final = 1_500.0
 _RECONNECT_SECONDS: Final = 15.0
 _SETTLE_SECONDS: Final = 25.0
+_STOP_SECONDS: Final = 20.0
 _NEWS_SECONDS: Final = 3.0
 _OBSERVATION_BYTES: Final = 2_000_000
 _ABOUT_THE_BROKER: Final = frozenset({"start failed", "models were not saved"})
@@ -142,7 +154,8 @@ class _Run:
         policy_file = directory / "policy.yaml"
         policy = draw_policy(self._chance, first=True)
         replace_file(policy_file, policy.text, stamp_seconds=0.0)
-        oracle = Oracle(self._diary.sessions, chance("oracle")) if self._chance.random() < 0.8 else None
+        taste = draw_taste(self._chance)
+        oracle = Oracle(self._diary.sessions, chance("oracle"), taste) if self._chance.random() < 0.8 else None
         slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
         self._platform = Platform(
             directory=directory,
@@ -159,7 +172,7 @@ class _Run:
             },
         )
         self._nemesis = Nemesis(self._platform, chance("nemesis"), self._kinds, [policy])
-        self._plans = draw_plans(chance("plans"))
+        self._plans = draw_plans(chance("plans"), taste)
         self._ids = SeededIds(seed + 2, clock)
         self._agents_chance = chance("agents")
         self._mutes: list[dict[str, Any]] = []
@@ -168,12 +181,14 @@ class _Run:
         """The whole run and the examination of what it left."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._mutes.append(context))
+        self._world.announced = Intents(self._platform.broker).stored
         await self._start()
         news = asyncio.ensure_future(self._news())
+        channels = [self._tap.channel(self._platform.replica_channel(name)) for name in REPLICAS]
         agents = [
             Agent(
                 plan,
-                channel=self._tap.channel(self._platform.channel()),
+                channels=channels,
                 ids=self._ids,
                 tap=self._tap,
                 diary=self._diary,
@@ -188,19 +203,27 @@ class _Run:
         news.cancel()
         with suppress(asyncio.CancelledError):
             await news
+        totals = [await self._totals(name) for name in REPLICAS]
+        for name in REPLICAS[1:]:
+            await self._platform.stop_service(name, _STOP_SECONDS)
         await self._platform.stop()
-        self._examine()
+        self._examine(totals)
+
+    async def _totals(self, replica: str) -> session_pb2.Totals:
+        stub = session_pb2_grpc.SessionServiceStub(self._platform.replica_channel(replica))
+        response = await stub.GetTotals(session_pb2.GetTotalsRequest(), timeout=5.0)
+        return response.totals
 
     async def _start(self) -> None:
-        for name in ("snapshots", "sandbox", "verifier", "predictor", "orchestrator"):
-            await self._nemesis._start(name)
+        for name in (*SERVICES, *REPLICAS[1:]):
+            await self._nemesis.start(name)
 
     async def _news(self) -> None:
         while True:
             await asyncio.sleep(self._chance.uniform(0.5, 2 * _NEWS_SECONDS))
             self._world.write_elsewhere()
 
-    def _examine(self) -> None:
+    def _examine(self, totals: Sequence[session_pb2.Totals]) -> None:
         """Judges what happened."""
         report = self._report
         gc.collect()  # what was never retrieved says so now
@@ -214,6 +237,7 @@ class _Run:
             leaked=sorted(leaked),
             kinds=self._kinds,
             lines_lost=self._alarms.lines_lost,
+            totals=totals,
         )
         report.violations += violations(evidence)
         report.violations += [f"the event loop complained: {_complaint(one)}" for one in self._mutes]

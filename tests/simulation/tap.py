@@ -23,6 +23,7 @@ class Tap:
 
     Attributes:
         asks: How often each call was sent.
+        asked_at: When each call was sent first.
         answers: What came for each call, without echo and times: every answer of a call must be the same.
         answered: How many answers came for each call.
         trace: Everything in order, for the digest of the run.
@@ -30,6 +31,7 @@ class Tap:
 
     def __init__(self) -> None:
         self.asks: Counter[CallKey] = Counter()
+        self.asked_at: dict[CallKey, float] = {}
         self.answered: Counter[CallKey] = Counter()
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
         self.epochs: Counter[str] = Counter()
@@ -48,7 +50,9 @@ class Tap:
     def asked(self, session: str, batch: session_pb2.CallBatch) -> None:
         """Calls were asked for."""
         for call in batch.calls:
-            self.asks[session, batch.turn, call.index] += 1
+            key = (session, batch.turn, call.index)
+            self.asks[key] += 1
+            self.asked_at.setdefault(key, asyncio.get_running_loop().time())
 
     def received(self, session: str, response: session_pb2.ConnectResponse) -> None:
         """The client read a message."""

@@ -44,6 +44,7 @@ class Execution:
         key: The call key that came with the request.
         reads: Resource -> epoch that it saw.
         effects: Resource -> epoch that it made.
+        announced: Its intent was in the journal when it began.
         end: `ok`, `failed` (answered 500), `broken` (connection cut), `gone` (the caller hung up), "" while it runs.
         digest: Digest of the answer's body.
     """
@@ -56,6 +57,7 @@ class Execution:
     reads: dict[str, int] = field(default_factory=dict)
     effects: dict[str, int] = field(default_factory=dict)
     read_at: float = 0.0
+    announced: bool = True
     ended_at: float | None = None
     end: str = ""
     digest: str = ""
@@ -105,6 +107,8 @@ class World:
     def __init__(self, chance: random.Random, temper: Temper) -> None:
         self._chance = chance
         self._temper = temper
+        self.announced: Callable[[str], bool] = lambda _: True
+        """Whether the intent of a call is in the journal; set by the run."""
         self.epochs: dict[str, int] = {}
         self.log: list[Execution] = []
         self.turned_away: list[tuple[str, str]] = []
@@ -140,6 +144,7 @@ class World:
         loop = asyncio.get_running_loop()
         one = Execution(len(self.log), tool, session, request.headers.get(KEY_HEADER, ""), loop.time())
         self.log.append(one)
+        one.announced = tool not in NOT_REPEATABLE or self.announced(one.key)
         one.end = "gone"
         try:
             response = await self._answer(one, arguments, mood)
@@ -174,7 +179,7 @@ class World:
     def _act(self, one: Execution, arguments: dict[str, Any]) -> bytes:
         """Reads and writes, at one moment."""
         one.read_at = asyncio.get_running_loop().time()
-        # No trace of the execution itself: the same read of the same epochs gives the same bytes, so audits can compare.
+        # No trace of the execution itself: the same read of the same epochs gives the same bytes, which audits compare.
         answer: dict[str, Any] = {"tool": one.tool}
         reads, writes = footprint(one.tool, one.session, arguments, self._chance.randrange)
         for resource in reads:
