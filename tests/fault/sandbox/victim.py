@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from forerun.runtime.clock import SystemClock
@@ -60,4 +61,9 @@ async def execute(stage: str, root: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"command": command, "merge": merge, "execute": execute}[sys.argv[1]](*sys.argv[2:]))
+    scenes: dict[str, Callable[..., Coroutine[None, None, None]]] = {
+        "command": command,
+        "merge": merge,
+        "execute": execute,
+    }
+    asyncio.run(scenes[sys.argv[1]](*sys.argv[2:]))

@@ -35,17 +35,17 @@ json_object = st.dictionaries(text, json_value, max_size=5)
 
 @given(json_object)
 def test_arguments_are_put_together_as_they_were_taken_apart(arguments: dict[str, object]) -> None:
-    flat = flatten(arguments)  # type: ignore[arg-type]
+    flat = flatten(arguments)
     if flat is None:
         return
     assert len(flat) <= MAX_ARGUMENT_PATHS
-    assert canonical(unflatten(flat)) == canonical(arguments)  # type: ignore[arg-type]
+    assert canonical(unflatten(flat)) == canonical(arguments)
 
 
 @given(json_value)
 def test_a_value_is_found_again_by_its_key_and_type(value: object) -> None:
-    found = value_of(key_of(value), type_of(value))  # type: ignore[arg-type]
-    assert canonical(found) == canonical(value)  # type: ignore[arg-type]
+    found = value_of(key_of(value), type_of(value))
+    assert canonical(found) == canonical(value)
 
 
 @given(st.text(max_size=300))
@@ -68,7 +68,7 @@ def test_a_shape_never_repeats_the_digits_of_a_value(token: str) -> None:
 
 
 calls = st.lists(st.tuples(st.sampled_from(["a", "b", "c", "undeclared"]), json_object), min_size=1, max_size=3)
-observation = json_value.map(canonical) | st.binary(max_size=80)  # type: ignore[arg-type]
+observation = json_value.map(canonical) | st.binary(max_size=80)
 
 
 @st.composite
@@ -82,7 +82,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
         if draw(st.booleans()):
             events.append(AssistantText(draw(text)))
         asked = draw(calls)
-        events.append(CallsAsked(turn, tuple(Asked(i, tool, args) for i, (tool, args) in enumerate(asked))))  # type: ignore[arg-type]
+        events.append(CallsAsked(turn, tuple(Asked(i, tool, args) for i, (tool, args) in enumerate(asked))))
         for index in range(len(asked)):
             if draw(st.booleans()):
                 events.append(CallFinished(turn, index, draw(st.booleans()), draw(observation), 0.1))
@@ -124,7 +124,7 @@ def test_a_withdrawn_assumption_leaves_the_memory_as_it_was(
 ) -> None:
     memory = Memory()
     memory.add_arguments("tool", {"/x": "first"})
-    memory.add_observation("tool", canonical(seen), ok=True)  # type: ignore[arg-type]
+    memory.add_observation("tool", canonical(seen), ok=True)
 
     def picture() -> object:
         groups = {p: [(g.ordinal, list(g.keys)) for g in all_] for p, all_ in memory.places.items()}

@@ -63,8 +63,10 @@ def lookup(engine: Engine, number: int, tenant: str = TENANT, *, together: bool 
     run = Run(engine, f"s{number}", tenant)
     user = f"emma_kim_{number:04d}"
     run.user(f"Hello, I am {user}.")
-    run.calls(("get_user", {"user_id": user}, {"name": "Emma", "orders": orders(number)}))
-    answers = [("get_order", {"order_id": order}, {"order_id": order, "status": "open"}) for order in orders(number)]
+    run.calls(("get_user", {"user_id": user}, {"name": "Emma", "orders": [*orders(number)]}))
+    answers: list[tuple[str, JsonValue, JsonValue]] = [
+        ("get_order", {"order_id": order}, {"order_id": order, "status": "open"}) for order in orders(number)
+    ]
     if together:
         run.calls(*answers)
     else:
@@ -97,7 +99,7 @@ def test_a_list_is_worked_through_one_value_at_a_time_and_then_the_run_ends() ->
     run = Run(taught(), "new")
     run.user("I am liu_wong_7311")
     mine = ["#W99991", "#W99992", "#W99993"]
-    run.calls(("get_user", {"user_id": "liu_wong_7311"}, {"name": "Liu", "orders": mine}))
+    run.calls(("get_user", {"user_id": "liu_wong_7311"}, {"name": "Liu", "orders": [*mine]}))
     for order in mine:
         assert action(run.predict()) == ("get_order", {"order_id": order})
         run.calls(("get_order", {"order_id": order}, {"order_id": order, "status": "open"}))
@@ -110,7 +112,7 @@ def test_the_calls_of_one_message_are_predicted_as_a_set() -> None:
     run = Run(taught(together=True), "new")
     run.user("I am liu_wong_7311")
     mine = ["#W99991", "#W99992", "#W99993"]
-    run.calls(("get_user", {"user_id": "liu_wong_7311"}, {"name": "Liu", "orders": mine}))
+    run.calls(("get_user", {"user_id": "liu_wong_7311"}, {"name": "Liu", "orders": [*mine]}))
     likely = [c for c in run.predict().candidates if c.probability > 0.5]
     assert [json.loads(c.arguments)["order_id"] for c in likely] == mine
 
