@@ -6,7 +6,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.core.canonical import canonical
+from forerun.core.canonical import JsonValue, canonical
 from forerun.predictor.engine.calibration import Curve
 from forerun.predictor.engine.engine import Engine
 from forerun.predictor.engine.history import (
@@ -34,7 +34,7 @@ json_object = st.dictionaries(text, json_value, max_size=5)
 
 
 @given(json_object)
-def test_arguments_are_put_together_as_they_were_taken_apart(arguments: dict[str, object]) -> None:
+def test_arguments_are_put_together_as_they_were_taken_apart(arguments: dict[str, JsonValue]) -> None:
     flat = flatten(arguments)
     if flat is None:
         return
@@ -43,7 +43,7 @@ def test_arguments_are_put_together_as_they_were_taken_apart(arguments: dict[str
 
 
 @given(json_value)
-def test_a_value_is_found_again_by_its_key_and_type(value: object) -> None:
+def test_a_value_is_found_again_by_its_key_and_type(value: JsonValue) -> None:
     found = value_of(key_of(value), type_of(value))
     assert canonical(found) == canonical(value)
 
@@ -120,7 +120,7 @@ def test_any_history_gives_sound_candidates(sessions: list[list[Event]]) -> None
 
 @given(json_object, st.lists(st.dictionaries(st.sampled_from(["/x", "/y"]), text, max_size=2), max_size=4))
 def test_a_withdrawn_assumption_leaves_the_memory_as_it_was(
-    seen: dict[str, object], assumed: list[dict[str, str]]
+    seen: dict[str, JsonValue], assumed: list[dict[str, str]]
 ) -> None:
     memory = Memory()
     memory.add_arguments("tool", {"/x": "first"})
