@@ -142,7 +142,18 @@ class BatchOrder:
     `same_as` names.
     """
 
-    __slots__ = ("_followers", "_handed_out", "_limit", "_open", "_plan", "_runnable", "_running", "_same", "_waits")
+    __slots__ = (
+        "_followers",
+        "_handed_out",
+        "_limit",
+        "_open",
+        "_plan",
+        "_runnable",
+        "_running",
+        "_same",
+        "_waits",
+        "_withdrawn",
+    )
 
     def __init__(self, calls: Iterable[BatchCall] = (), *, limit: int = limits.CALLS_IN_FLIGHT_PER_MESSAGE) -> None:
         """Starts with the calls that are known; `add` takes the ones that arrive later.
@@ -162,6 +173,7 @@ class BatchOrder:
         self._running: set[int] = set()
         self._handed_out: set[int] = set()
         self._open: set[int] = set()
+        self._withdrawn: set[int] = set()  # ended while they waited, and still stand between others
         for call in calls:
             self.add(call)
 
@@ -171,7 +183,7 @@ class BatchOrder:
     @property
     def done(self) -> bool:
         """True when every call added so far has ended."""
-        return not self._open
+        return len(self._open) == len(self._withdrawn)
 
     @property
     def in_flight(self) -> int:
@@ -220,19 +232,29 @@ class BatchOrder:
         return started
 
     def finished(self, index: int) -> None:
-        """Notes that a call has ended, however it ended. Calls that were never handed out may end too (cancelled)."""
-        if index not in self._open:
+        """Notes that a call has ended, however it ended. Calls that were never handed out may end too (cancelled).
+
+        A call that ends while it waits keeps its place: whoever waits for it waits for what it had waited for.
+        """
+        if index not in self._open or index in self._withdrawn:
             return
-        self._open.discard(index)
+        if index in self._waits:
+            self._withdrawn.add(index)
+            return
         self._running.discard(index)
         if index not in self._handed_out:
-            self._waits.pop(index, None)
-            if index in self._runnable:
-                self._runnable.remove(index)
-                heapq.heapify(self._runnable)
-        for follower in self._followers.pop(index, ()):
-            if follower in self._waits:
+            self._runnable.remove(index)
+            heapq.heapify(self._runnable)
+        ended = [index]
+        while ended:
+            gone = ended.pop()
+            self._open.discard(gone)
+            self._withdrawn.discard(gone)
+            for follower in self._followers.pop(gone, ()):
                 self._waits[follower] -= 1
                 if self._waits[follower] == 0:
                     del self._waits[follower]
-                    heapq.heappush(self._runnable, follower)
+                    if follower in self._withdrawn:
+                        ended.append(follower)
+                    else:
+                        heapq.heappush(self._runnable, follower)

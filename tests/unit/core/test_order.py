@@ -155,3 +155,28 @@ def test_a_runnable_call_that_is_cancelled_is_not_handed_out() -> None:
     order.finished(0)
     assert order.ready() == []
     assert order.done
+
+
+def test_who_waits_for_a_call_that_is_taken_back_waits_for_what_it_had_waited_for() -> None:
+    order = BatchOrder([BARRIER, BARRIER, write("a"), BARRIER])
+    assert order.ready() == [0]
+    order.finished(1)
+    order.finished(1)
+    assert order.ready() == []
+    order.finished(0)
+    assert order.ready() == [2]
+    order.finished(2)
+    assert order.ready() == [3]
+    assert not order.done
+    order.finished(3)
+    assert order.done
+
+
+def test_a_whole_tail_that_is_taken_back_is_done_with_what_runs() -> None:
+    order = BatchOrder([write("a"), write("a"), write("a")])
+    assert order.ready() == [0]
+    order.finished(2)
+    order.finished(1)
+    order.finished(0)
+    assert order.done
+    assert order.ready() == []
