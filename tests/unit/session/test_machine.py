@@ -473,3 +473,24 @@ def test_a_broken_connection_is_unknown_only_for_what_may_not_be_repeated(tool: 
     d.run()
     assert len(d.executed) == tries
     assert d.answers[(1, 0)].status is (CallStatus.OUTCOME_UNKNOWN if tries == 1 else CallStatus.UNAVAILABLE)
+
+
+def test_taking_back_a_waiting_call_lets_nobody_overtake_what_it_waited_for() -> None:
+    d = Driver()
+    d.ask(1, asked(0, "mystery", x=1), asked(1, "mystery", x=2), asked(2, "set", id=1, v=1))
+    d.do(d.machine.cancel((1, 1), d.now))
+    d.run(until=1.0)
+    assert [tool for tool, _, _ in d.executed] == ["mystery"]
+    d.run()
+    assert [tool for tool, _, _ in d.executed] == ["mystery", "set"]
+
+
+def test_the_heir_of_a_waiting_call_waits_in_its_place() -> None:
+    d = Driver()
+    d.ask(1, asked(0, "set", id=1, v=1), asked(1, "get", id=1), asked(2, "get", id=1))
+    d.do(d.machine.cancel((1, 1), d.now))
+    d.run(until=1.0)
+    assert [tool for tool, _, _ in d.executed] == ["set"]
+    d.run()
+    assert d.answers[(1, 2)].result is not None
+    assert json.loads(d.answers[(1, 2)].result.content)[2] == {"orders/1": 1}
