@@ -101,7 +101,9 @@ class Batch:
             return None
         message = session_pb2.CallBatch(turn=self.turn, calls=[one.message for one in calls])
         if self.timeout_seconds is not None:
-            message.timeout_seconds = max(0.001, self.asked_at + self.timeout_seconds - now)
+            # Sums of floats may come out a hair above what was asked for, which may be the most that is allowed.
+            left = self.asked_at + self.timeout_seconds - now
+            message.timeout_seconds = max(0.001, min(self.timeout_seconds, left))
         return message
 
 
