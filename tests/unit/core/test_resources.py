@@ -65,10 +65,10 @@ def test_placeholders(template: str, arguments: JsonValue, expected: str) -> Non
 
 @pytest.mark.parametrize(
     "path",
-    ["n.txt", "./n.txt", "a/../n.txt", "n.txt/", ".//n.txt", "./a/./b/../../n.txt", "/work/n.txt", "//work/./n.txt"],
+    ["n.txt", "./n.txt", "a/../n.txt", "n.txt/", ".//n.txt", "./a/./b/../../n.txt", "/space/n.txt", "//space/./n.txt"],
 )
 def test_spellings_of_one_path_meet(path: str) -> None:
-    assert key("files/{path:path}", {"path": path}, workspace_root="/work") == "files/n.txt"
+    assert key("files/{path:path}", {"path": path}, workspace_root="/space") == "files/n.txt"
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "~/x", "", ".", "a/..", "x\0y"])
@@ -77,13 +77,13 @@ def test_a_path_that_cannot_be_placed_is_the_whole_tree(path: str) -> None:
 
 
 def test_paths_outside_of_the_root_stay_apart_and_below_the_tree() -> None:
-    outside = key("files/{path:path}", {"path": "/etc/passwd"}, workspace_root="/work")
-    climbed = key("files/{path:path}", {"path": "../etc/passwd"}, workspace_root="/work")
-    inside = key("files/{path:path}", {"path": "etc/passwd"}, workspace_root="/work")
+    outside = key("files/{path:path}", {"path": "/etc/passwd"}, workspace_root="/space")
+    climbed = key("files/{path:path}", {"path": "../etc/passwd"}, workspace_root="/space")
+    inside = key("files/{path:path}", {"path": "etc/passwd"}, workspace_root="/space")
     assert outside == climbed
     assert not conflict(outside, inside)
     assert conflict(outside, "files")
-    assert key("files/{path:path}", {"path": "/../../work/a"}, workspace_root="/work") == "files/a"
+    assert key("files/{path:path}", {"path": "/../../work/a"}, workspace_root="/space") == "files/a"
 
 
 def test_case_rules_are_declared() -> None:
