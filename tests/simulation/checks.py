@@ -80,9 +80,11 @@ class Evidence:
 
     @cached_property
     def answered_at(self) -> dict[str, float]:
-        """Call key -> when its agent had its good answer."""
+        """Call key -> when its agent had the platform's answer, whatever it said."""
         return {
-            f"{one.session}/{one.turn}/{one.index}": one.answered_at for one in self.diary.asked if one.status == "ok"
+            f"{one.session}/{one.turn}/{one.index}": one.answered_at
+            for one in self.diary.asked
+            if (one.session, one.turn, one.index) in self.tap.answers
         }
 
     @cached_property
@@ -256,10 +258,10 @@ def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
     session, turn, index = _split(execution.key)
     if session == one.session:
         if turn == one.turn and one.index < 900 and index < one.index:
-            return execution.key in evidence.answered_at
+            return execution.end == "ok" and execution.key in evidence.answered_at
         return (turn, index) < (one.turn, one.index) and _over(execution, one.asked_at)
     done = evidence.answered_at.get(execution.key)
-    return done is not None and done < one.asked_at
+    return done is not None and done < one.asked_at and _over(execution, done)
 
 
 def _after(execution: Execution, one: Asked) -> bool:
