@@ -384,6 +384,17 @@ def test_withheld_candidates_carry_their_propensity() -> None:
     assert entry.propensity == pytest.approx(0.4)
 
 
+def test_what_is_faster_than_the_way_to_it_is_not_run_ahead() -> None:
+    d = Driver(seconds={"get": 2.0})
+    d.results["get"] = ExecutionResult(status=CallStatus.OK, content=b"{}", seconds=0.1)
+    for turn in range(1, 8):
+        d.ask(turn, asked(0, "get", id=turn))
+        d.run()
+    d.propose(proposal("get", id=100, seconds=1.0), proposal("get", id=101, seconds=4.0))
+    assert d.refusals() == ["too_fast"]
+    assert [json.loads(arguments)["id"] for _, arguments, ahead in d.executed if ahead] == [101]
+
+
 def test_time_dependent_tools_are_not_run_ahead() -> None:
     d = Driver()
     d.propose(proposal("clock"))

@@ -52,7 +52,7 @@ def refusal(
         return Refusal.DUPLICATE
     if candidate.evidence < prices.minimum_evidence:
         return Refusal.COLD
-    if weighed.seconds < prices.minimum_tool_seconds:
+    if weighed.seconds < max(prices.minimum_tool_seconds, c.timing.control):
         return Refusal.TOO_FAST
     if weighed.lower_bound < weighed.threshold:
         return Refusal.NOT_WORTH

@@ -358,6 +358,8 @@ class Calls:
             call.retry_at = self._c.now + max(min(wait, limits.RETRY_BACKOFF_MAX_SECONDS), asked_wait(result))
             return True
         self._c.learn(call.prepared, result)
+        if result.status is CallStatus.OK:
+            self._c.timing.control_path(self._c.now - call.started_at - result.seconds)
         status = result.status
         # A refusal at the door has not started; one that came later (a result too large) may have had its effect.
         if status is not CallStatus.OK and not call.prepared.repeatable and not result.not_started:

@@ -24,11 +24,16 @@ class Timing:
     """Smoothed durations, for what a prediction may hide. Seconds."""
 
     model: float | None = None
+    control: float = 0.0
     tools: dict[str, float] = field(default_factory=dict)
 
     def model_step(self, seconds: float) -> None:
         """Learns from one model step."""
         self.model = seconds if self.model is None else self.model + _SMOOTHING * (seconds - self.model)
+
+    def control_path(self, seconds: float) -> None:
+        """Learns what the way to a tool and back takes beside the tool itself."""
+        self.control += _SMOOTHING * (max(0.0, seconds) - self.control)
 
     def execution(self, tool: str, seconds: float) -> None:
         """Learns from one execution."""
