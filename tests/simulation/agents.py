@@ -29,7 +29,6 @@ class Asked:
     Attributes:
         status: Status of the answer, in lower case.
         calls: Calls of its message, for its bound.
-        offline: The client itself gave up; the platform gave no answer.
     """
 
     session: str

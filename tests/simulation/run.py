@@ -23,7 +23,8 @@ from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
 from forerun.v1 import session_pb2, session_pb2_grpc
 from tests.simulation.agents import Agent, Diary
-from tests.simulation.checks import Evidence, Intents, violations
+from tests.simulation.checks import violations
+from tests.simulation.evidence import Evidence, Intents
 from tests.simulation.nemesis import (
     KINDS,
     REPLICAS,

@@ -1,0 +1,149 @@
+"""Invariants 1 and 5: agents get what they would have got without the platform, and nothing of what was discarded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from forerun.v1 import ledger_pb2
+from tests.simulation.agents import Asked
+from tests.simulation.evidence import HITS, Evidence, key_of, line_key, name_of, outcome_of, split_key
+from tests.simulation.nemesis import REPLICAS
+from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
+
+_RESTART_SECONDS: Final = 16.0
+_STALENESS_SECONDS: Final = 10.0
+_SWITCH_SECONDS: Final = 1.0
+
+
+def observations(evidence: Evidence) -> Iterator[str]:
+    for one in evidence.diary.asked:
+        if one.status != "ok" or one.tool_error:
+            continue
+        if one.call.tool == "nowhere":
+            yield f"1: {name_of(one)}: a tool that does not exist answered"
+            continue
+        answer = json.loads(one.content)
+        execution = evidence.source(one)
+        if execution is None:
+            yield f"1: {name_of(one)} served {one.served}: no execution that it may come from gave these bytes"
+            continue
+        for resource, epoch in execution.reads.items():
+            yield from _read_in_order(evidence, one, resource, epoch)
+        for resource, epoch in execution.effects.items():
+            yield from _written_in_order(evidence, one, resource, epoch, execution)
+        if one.call.tool == "calc" and answer["sum"] != one.call.arguments["a"] + one.call.arguments["b"]:
+            yield f"1: {name_of(one)}: wrong sum"
+        if one.call.tool == "clock" and answer["at"] < one.asked_at:
+            yield f"1: {name_of(one)}: the time is from before the ask"
+
+
+def _read_in_order(evidence: Evidence, one: Asked, resource: str, epoch: int) -> Iterator[str]:
+    """A read sees every write that was complete before it in the sequential order, and none that comes after it."""
+    if resource.startswith("news/"):
+        return  # written elsewhere: its age is what is bounded
+    for written, execution in evidence.effects[resource]:
+        if execution.key == key_of(one):
+            continue
+        if written > epoch and _before(evidence, execution, one):
+            yield (
+                f"1: {name_of(one)} served {one.served} saw epoch {epoch} of {resource}, but {execution.tool} "
+                f"{execution.key} had made it {written} before (asked at {one.asked_at:.3f}, it ended at "
+                f"{execution.ended_at})"
+            )
+        if written <= epoch and _after(execution, one):
+            yield f"1: {name_of(one)} saw epoch {epoch} of {resource}, made by the later call {execution.key}"
+
+
+def _written_in_order(evidence: Evidence, one: Asked, resource: str, epoch: int, own: Execution) -> Iterator[str]:
+    for written, execution in evidence.effects[resource]:
+        if execution is own or execution.key == own.key:
+            continue
+        if written > epoch and _before(evidence, execution, one) and own.key == key_of(one):
+            yield f"1: {name_of(one)} wrote epoch {epoch} of {resource} before the earlier call {execution.key}"
+        if written < epoch and _after(execution, one) and own.key == key_of(one):
+            yield f"1: {name_of(one)} wrote epoch {epoch} of {resource} after the later call {execution.key}"
+
+
+def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
+    """The execution's call comes before this one in the order that the agents can know."""
+    session, turn, index = split_key(execution.key)
+    if session == one.session:
+        if turn == one.turn and one.index < 900 and index < one.index:
+            return execution.end == "ok" and execution.key in evidence.answered_at
+        return (turn, index) < (one.turn, one.index) and _over(execution, one.asked_at)
+    done = evidence.answered_at.get(execution.key)
+    return done is not None and done < one.asked_at and _over(execution, done)
+
+
+def _after(execution: Execution, one: Asked) -> bool:
+    session, turn, index = split_key(execution.key)
+    return session == one.session and (turn, index) > (one.turn, one.index)
+
+
+def _over(execution: Execution, now: float) -> bool:
+    return execution.ended_at is not None and execution.ended_at < now
+
+
+def staleness(evidence: Evidence) -> Iterator[str]:
+    """What is also written elsewhere is served for a bounded time only, and what depends on the time not at all."""
+    epoch = evidence.epoch_seconds
+    given = {
+        (line.call.session, line.call.turn, line.call.index): line.at_seconds - epoch
+        for line in evidence.lines
+        if line.kind == ledger_pb2.LEDGER_KIND_CALL
+    }
+    for one in evidence.diary.asked:
+        if one.status != "ok" or one.tool_error or one.served in ("direct", "shared"):
+            continue
+        if one.call.tool == "clock":
+            yield f"1: {name_of(one)}: served {one.served} although it depends on the time"
+        if one.call.tool in NOT_REPEATABLE or one.call.tool not in SPECULABLE:
+            yield f"5: {name_of(one)}: served {one.served}, which the policy does not allow"
+        if one.call.tool != "news" or (one.session, one.turn, one.index) not in given:
+            continue
+        execution = evidence.source(one)
+        if execution is None:
+            continue
+        age = given[one.session, one.turn, one.index] - execution.started_at
+        if age > _STALENESS_SECONDS + 0.5:
+            yield f"1: {name_of(one)}: served {one.served} at the age of {age:.3f} s"
+
+
+def discarded(evidence: Evidence) -> Iterator[str]:
+    hits = {line_key(line): line for lines in evidence.speculations.values() for line in lines if line.HasField("call")}
+    for one in evidence.diary.asked:
+        if one.status != "ok" or one.served not in HITS:
+            continue
+        line = hits.get(key_of(one))
+        if line is None:
+            if not evidence.nemesis.killed and not evidence.lines_lost:
+                yield f"5: {name_of(one)} served {one.served}, and no line of the ledger says from what"
+        elif outcome_of(line) != one.served or line.digest != f"sha256:{hashlib.sha256(one.content).hexdigest()}":
+            yield f"5: {name_of(one)} served {one.served}, and the ledger says {outcome_of(line)} with another answer"
+    for execution in evidence.world.log:
+        if execution.speculative and execution.effects:
+            yield f"5: {execution.tool} {execution.key} changed something ahead of its call"
+        plan = evidence.diary.sessions.get(execution.session)
+        if execution.speculative and plan is not None and plan.mode is not None:
+            yield f"5: {execution.tool} ran ahead in {execution.session}, which asked for mode {plan.mode}"
+
+
+def switch(evidence: Evidence) -> Iterator[str]:
+    away = [outage for outage in evidence.nemesis.outages if outage.what in ("broker", *REPLICAS)]
+    for begin, end in evidence.nemesis.switched:
+        for one in evidence.world.log:
+            late = begin + _SWITCH_SECONDS < one.started_at < end
+            excused = any(o.begin < one.started_at < o.end + _RESTART_SECONDS for o in away)
+            if one.speculative and late and not excused:
+                yield f"5: {one.tool} {one.key} ran ahead {one.started_at - begin:.2f} s after it was switched off"
+
+
+def audits(evidence: Evidence) -> Iterator[str]:
+    answers = {f"sha256:{one.digest}" for one in evidence.world.log if one.end == "ok"}
+    for line in evidence.lines:
+        different = line.kind == ledger_pb2.LEDGER_KIND_AUDIT and line.audit_result == "different"
+        if different and line.digest in answers:
+            yield f"1: an audit of {line.tool} {line.speculation} found another result"
