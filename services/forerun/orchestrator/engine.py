@@ -43,7 +43,7 @@ class Orchestrator:
         self._p = parts
         self._runners: dict[tuple[str, str], Runner] = {}
         self._opening = Opening(parts, self._ended)
-        self._journals: set[Journal] = set()
+        self._journals: list[Journal] = []  # in order: a set of objects has another one in every run
         self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self._leaving = False
 
@@ -88,7 +88,7 @@ class Orchestrator:
                     retry_after_seconds=1.0,
                 )
             runner = self._runners[key] = await self._opening.open(caller, hello)
-            self._journals.add(runner.journal)
+            self._journals.append(runner.journal)
             self._p.ports.observer.sessions(len(self._runners))
             if self._leaving:
                 runner.abandon()
@@ -249,7 +249,7 @@ class Orchestrator:
     async def sweep(self) -> None:
         """Ends sessions whose client is gone or silent."""
         now = asyncio.get_running_loop().time()
-        self._journals = {journal for journal in self._journals if not journal.closed}
+        self._journals = [journal for journal in self._journals if not journal.closed]
         for runner in list(self._runners.values()):
             idle = now - runner.used_at
             if runner.streamed and not runner.attached and not runner.session.machine.running:
