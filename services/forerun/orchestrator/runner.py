@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ from forerun.runtime.tasks import TaskScope
 from forerun.v1 import common_pb2, session_pb2, verification_pb2
 
 _LOG: Final = logging.getLogger(__name__)
-_BUMP_SECONDS: Final = 5.0
+_BUMP_SECONDS: Final = 4.0
 _RETRY_SECONDS: Final = 0.2
 _CLOSE_SECONDS: Final = 30.0
 
@@ -350,16 +351,15 @@ class Runner:
 
     async def _bump_shared(self, effect: BumpShared) -> None:
         """Counts a write. Before a write it may fail, and the write does not start; after one it is owed."""
-        deadline = self._now() + _BUMP_SECONDS
         stored = False
-        while not stored:
-            try:
-                await self._ports.shared.bump(self.session.caller.tenant, effect.keys)
-                stored = True
-            except ForerunError:
-                if effect.token is not None and self._now() >= deadline:
-                    break
-                await asyncio.sleep(_RETRY_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if effect.token is None else _BUMP_SECONDS):
+                while not stored:
+                    try:
+                        await self._ports.shared.bump(self.session.caller.tenant, effect.keys)
+                        stored = True
+                    except ForerunError:
+                        await asyncio.sleep(_RETRY_SECONDS)
         if effect.token is not None:
             self._resume(effect.token, stored)
 

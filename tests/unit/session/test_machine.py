@@ -505,3 +505,17 @@ def test_the_heir_of_a_waiting_call_waits_in_its_place() -> None:
     d.run()
     assert d.answers[(1, 2)].result is not None
     assert json.loads(d.answers[(1, 2)].result.content)[2] == {"orders/1": 1}
+
+
+def test_a_shared_write_counts_and_stores_its_end_at_the_same_time() -> None:
+    d = Driver(seconds={"sell": 1.0})
+    d.ask(1, asked(0, "sell", id=1))
+    d.run(until=0.5)
+    before = sum(d.shared.values())
+    store = d.hold_journal()
+    d.run(until=2.0)
+    assert sum(d.shared.values()) > before
+    assert d.answers == {}
+    store()
+    d.run()
+    assert d.answers[(1, 0)].status is CallStatus.OK

@@ -40,6 +40,7 @@ class Call:
     execution: str = ""
     attempts: int = 0
     retry_at: float = 0.0
+    settling: int = 0
     policy_version: str = ""
     started_at: float = 0.0
     private: Recorded = field(default_factory=lambda: Recorded({}))

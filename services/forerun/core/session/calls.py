@@ -384,39 +384,30 @@ class Calls:
         call.stage = Stage.SETTLING
         prepared = call.prepared
         self._bump_private(prepared)
-        then = partial(self._counted, call, status, result, failure)
-        if prepared.shared.writes:
-            # Before the answer: whoever hears of the write from this agent must not be served what was before it.
-            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(then)))
-        else:
-            then(True)
-
-    def _counted(
-        self,
-        call: Call,
-        status: CallStatus,
-        result: ExecutionResult | None,
-        failure: Failure | None,
-        answer: object,
-    ) -> None:
-        """The end of the write is counted, or owed."""
-        if call.stage is not Stage.SETTLING:
-            return
-        prepared = call.prepared
-        if answer is not True:
-            self._c.emit(BumpShared(prepared.shared.writes))
         if status is CallStatus.OK and result is not None:
             self._remember(call, result)
-        if prepared.repeatable:
-            self._end(call, status, result, failure, Served.DIRECT)
-            return
-        answered = self._answer(call, status, result, failure, Served.DIRECT)
-        self._c.append(CallFinished(answered), partial(self._stored, call, answered))
+        answer = self._answer(call, status, result, failure, Served.DIRECT)
+        # Both at once, and before the answer: whoever hears of the write from this agent must not be served what was
+        # before it, and who takes over must not find it open.
+        call.settling = bool(prepared.shared.writes) + (not prepared.repeatable)
+        if prepared.shared.writes:
+            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(partial(self._counted, call, answer))))
+        if not prepared.repeatable:
+            self._c.append(CallFinished(answer), partial(self._settled, call, answer))
+        if not call.settling:
+            self._close(call, answer, journal=True)
 
-    def _stored(self, call: Call, answer: CallAnswer, _acknowledged: object) -> None:
-        """The outcome is stored, or owed: the tool has answered, so the agent gets the answer either way."""
-        if call.stage is Stage.SETTLING:
-            self._close(call, answer, journal=False)
+    def _counted(self, call: Call, answer: CallAnswer, counted: object) -> None:
+        """The end of a write is counted, or owed: also when the session is somebody else's by now."""
+        if counted is not True:
+            self._c.emit(BumpShared(call.prepared.shared.writes))
+        self._settled(call, answer, counted)
+
+    def _settled(self, call: Call, answer: CallAnswer, _done: object) -> None:
+        """One more thing is done, or owed: the tool has answered, so the agent gets the answer either way."""
+        call.settling -= 1
+        if call.stage is Stage.SETTLING and not call.settling:
+            self._close(call, answer, journal=call.prepared.repeatable)
 
     def _bump_private(self, prepared: PreparedCall) -> None:
         if prepared.private.writes:
