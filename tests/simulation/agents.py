@@ -131,6 +131,7 @@ class Agent:
         last = len(self._plan.messages) - 1
         for position, message in enumerate(self._plan.messages):
             if message.move:
+                self._tap.vanish(session.id)
                 session = await self._open(session.id, resume=True)
             if message.follow:
                 message.calls[0].arguments = {"id": self._next}
@@ -142,18 +143,21 @@ class Agent:
             if not message.calls:
                 await session.assistant_message("nothing to do")
                 continue
-            if position == last and self._plan.close_during is not None:
-                await self._leave(session, message, self._plan.close_during)
+            if position == last and self._plan.leave_after is not None:
+                await self._leave(session, message, self._plan.leave_after)
                 return
             await self._ask(session, message)
         await session.close()
 
     async def _leave(self, session: AsyncSession, message: Message, seconds: float) -> None:
-        """Closes the session while the calls of a message are open."""
+        """Closes the session, or vanishes, while the calls of a message are open."""
         self._left = True
         asking = asyncio.ensure_future(self._ask(session, message))
         await asyncio.sleep(seconds)
-        await session.close("leaves early")
+        if self._plan.vanishes:
+            self._tap.vanish(session.id)
+        else:
+            await session.close("leaves early")
         with suppress(ForerunClientError):
             await asking
 

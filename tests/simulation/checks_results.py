@@ -72,7 +72,7 @@ def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
     session, turn, index = split_key(execution.key)
     if session == one.session:
         if turn == one.turn and one.index < 900 and index < one.index:
-            return execution.end == "ok" and execution.key in evidence.answered_at
+            return execution.end == "ok" and execution.key in evidence.answered_at and _meanwhile(execution, one)
         return (turn, index) < (one.turn, one.index) and _over(execution, one.asked_at)
     done = evidence.answered_at.get(execution.key)
     return done is not None and done < one.asked_at and _over(execution, done)
@@ -80,7 +80,12 @@ def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
 
 def _after(execution: Execution, one: Asked) -> bool:
     session, turn, index = split_key(execution.key)
-    return session == one.session and (turn, index) > (one.turn, one.index)
+    return session == one.session and (turn, index) > (one.turn, one.index) and _meanwhile(execution, one)
+
+
+def _meanwhile(execution: Execution, one: Asked) -> bool:
+    """It ran for the same message; where owners forget, a key can come again for another one."""
+    return one.asked_at <= execution.started_at <= one.answered_at
 
 
 def _over(execution: Execution, now: float) -> bool:

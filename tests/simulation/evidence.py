@@ -38,13 +38,13 @@ class Evidence:
 
     @cached_property
     def forgetful(self) -> bool:
-        """An owner went without having written everything: killed, or stopped while the broker took nothing.
+        """An owner went without having written everything: killed, or another one came while the broker took nothing.
 
         What may be repeated is not written before it is answered, so a key may then be new to the next owner.
         """
         broker = "appends" in self.kinds or "broker" in self.kinds
-        stopped = any(outage.what in REPLICAS for outage in self.nemesis.outages)
-        return bool(self.nemesis.killed) or (stopped and broker)
+        taken_over = any(epoch > 1 for epoch in self.tap.epochs.values())
+        return bool(self.nemesis.killed) or (taken_over and broker)
 
     @cached_property
     def lines(self) -> list[ledger_pb2.LedgerLine]:

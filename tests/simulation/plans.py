@@ -75,7 +75,7 @@ class Message:
         give_up: The agent stops waiting for the whole message after this.
         extra: Asked by a unary call under the same turn afterwards.
         ask_again: `same` or `other`: the first call's key is sent again with the same or with other arguments.
-        move: The agent goes on in another process before the message.
+        move: The agent's process vanishes before the message, and another one goes on.
     """
 
     calls: list[Planned]
@@ -92,13 +92,23 @@ class Message:
 
 @dataclass(slots=True)
 class Plan:
-    """One agent's session."""
+    """One agent's session.
+
+    Attributes:
+        agent: Name of the agent.
+        start_at: When it begins, in loop seconds.
+        mode: Mode that it asks for; None leaves it to the policy.
+        messages: What it does.
+        leave_after: It leaves so many seconds after it has asked for its last calls.
+        vanishes: It leaves without a word, like a process that was killed.
+    """
 
     agent: str
     start_at: float
     mode: str | None
     messages: list[Message] = field(default_factory=list)
-    close_during: float | None = None
+    leave_after: float | None = None
+    vanishes: bool = False
 
 
 def draw_plans(chance: random.Random, taste: Taste) -> list[Plan]:
@@ -113,8 +123,9 @@ def _plan(chance: random.Random, taste: Taste) -> Plan:
         mode=chance.choice([None] * 6 + ["off", "shadow"]),
     )
     plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
-    if chance.random() < 0.15:
-        plan.close_during = chance.uniform(0.0, 3.0)
+    if chance.random() < 0.25:
+        plan.leave_after = chance.uniform(0.0, 3.0)
+        plan.vanishes = chance.random() < 0.5
     return plan
 
 

@@ -36,10 +36,20 @@ class Tap:
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
         self.epochs: Counter[str] = Counter()
         self.trace: list[str] = []
+        self._streams: dict[str, _Stream] = {}
 
     def channel(self, inner: grpc.aio.Channel) -> grpc.aio.Channel:
         """The channel with the tap in it."""
         return cast(grpc.aio.Channel, _Channel(inner, self))
+
+    def opened(self, session: str, stream: _Stream) -> None:
+        """A session's stream begins."""
+        self._streams[session] = stream
+
+    def vanish(self, session: str) -> None:
+        """The process of a session's client is gone: its stream breaks, and nobody connects again."""
+        self._note("><", session, b"")
+        self._streams[session].cancel()
 
     def sent(self, session: str, request: session_pb2.ConnectRequest) -> None:
         """The client wrote a message."""
@@ -110,6 +120,7 @@ class _Stream:
     async def write(self, request: session_pb2.ConnectRequest) -> None:
         if request.HasField("hello"):
             self._session = request.hello.session
+            self._tap.opened(self._session, self)
         await self._call.write(request)
         self._tap.sent(self._session, request)
 
