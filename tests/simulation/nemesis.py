@@ -167,6 +167,7 @@ class Nemesis:
     killed: list[float] = field(default_factory=list)
     switched: list[tuple[float, float]] = field(default_factory=list)
     _stopped: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _switching: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
         """Everything that goes wrong, then everything is whole again."""
@@ -271,6 +272,10 @@ class Nemesis:
         raise AssertionError(f"{name} does not start any more")
 
     async def _switch(self) -> None:
+        async with self._switching:
+            await self._off_and_on()
+
+    async def _off_and_on(self) -> None:
         stub = session_pb2_grpc.SessionServiceStub(self.platform.channel())
         if not await self._set(stub, on=False):
             return
