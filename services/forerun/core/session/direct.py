@@ -1,0 +1,212 @@
+"""The way of a call to its tool: intent, count of a write before and after it, execution, retries, settling."""
+
+from dataclasses import replace
+from functools import partial
+
+from forerun.core import limits
+from forerun.core.outcomes import CallStatus, Served
+from forerun.core.resources import conflicts
+from forerun.core.session.answers import Close, call_answer
+from forerun.core.session.call import Call, Stage
+from forerun.core.session.context import Context
+from forerun.core.session.effects import BumpShared, CancelExecution, Execute
+from forerun.core.session.events import CallFinished, CallIntent
+from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait
+from forerun.core.session.memo import Remembered
+from forerun.core.session.model import CallAnswer, ExecutionResult, Failure, PreparedCall
+from forerun.core.session.speculation import Speculations
+
+
+class Direct:
+    """Executions of authoritative calls."""
+
+    def __init__(self, context: Context, speculations: Speculations, close: Close) -> None:
+        self._c = context
+        self._speculations = speculations
+        self._close = close
+        self._executions: dict[str, Call] = {}
+        self._abandoned: dict[str, PreparedCall] = {}
+
+    def start(self, call: Call) -> None:
+        """Executes a call; nothing that is known may answer it."""
+        call.stage = Stage.PREPARING
+        if call.prepared.repeatable:
+            self._announce(call, True)
+        else:
+            self._c.append(CallIntent(call.id, call.prepared.digest), partial(self._announce, call))
+
+    def _announce(self, call: Call, answer: object) -> None:
+        """The intent is stored, or not needed; now the write is counted before it starts."""
+        if call.stage is not Stage.PREPARING:
+            return
+        if answer is not True:
+            self._refuse(call, NO_JOURNAL)
+            return
+        prepared = call.prepared
+        if prepared.shared.writes:
+            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(partial(self._look_at_shared, call))))
+        else:
+            self._look_at_shared(call, True)
+
+    def _look_at_shared(self, call: Call, answer: object) -> None:
+        if call.stage is not Stage.PREPARING:
+            return
+        if answer is not True:
+            self._refuse(call, NO_GENERATIONS)
+            return
+        self.execute(call)
+
+    def execute(self, call: Call) -> None:
+        """Starts the tool: what had to be stored and counted before it is."""
+        prepared = call.prepared
+        if prepared.private.writes:
+            self._c.generations.bump(prepared.private.writes)
+            self._speculations.written()
+        call.private = self._c.private_now(prepared)
+        call.shared = self._c.shared_known(prepared)
+        call.policy_version = self._c.policy.version
+        call.stage = Stage.RUNNING
+        call.attempts += 1
+        call.started_at = self._c.now
+        call.execution = self._c.execution_id()
+        self._executions[call.execution] = call
+        self._c.emit(
+            Execute(
+                execution=call.execution,
+                prepared=prepared,
+                speculative=False,
+                timeout_seconds=max(0.001, call.deadline - self._c.now),
+                # The same for every try of the call, so that a worker knows a merge that it has done already.
+                fork=f"call-{call.id[0]}-{call.id[1]}" if prepared.forks else "",
+                merge_on_success=prepared.forks,
+                idempotency_key=f"{self._c.facts.session}/{call.id[0]}/{call.id[1]}",
+            )
+        )
+
+    def finished(self, execution: str, result: ExecutionResult) -> bool:
+        """Takes the end of an execution; False where it is none of ours."""
+        abandoned = self._abandoned.pop(execution, None)
+        if abandoned is not None:
+            self.bump(abandoned)
+            return True
+        call = self._executions.pop(execution, None)
+        if call is None:
+            return False
+        if call.stage is not Stage.RUNNING:
+            return True
+        if result.status is CallStatus.OUTCOME_UNKNOWN and call.prepared.repeatable:
+            # The way to the tool broke. For what may be repeated that is no more than a failed try.
+            result = replace(result, status=CallStatus.UNAVAILABLE)
+        if self._may_retry(call, result):
+            call.stage = Stage.BACKING_OFF
+            wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (call.attempts - 1)
+            call.retry_at = self._c.now + max(min(wait, limits.RETRY_BACKOFF_MAX_SECONDS), asked_wait(result))
+            return True
+        self._c.learn(call.prepared, result)
+        if result.status is CallStatus.OK:
+            self._c.timing.control_path(self._c.now - call.started_at - result.seconds)
+        status = result.status
+        # A refusal at the door has not started; one that came later (a result too large) may have had its effect.
+        if status is not CallStatus.OK and not call.prepared.repeatable and not result.not_started:
+            status = CallStatus.OUTCOME_UNKNOWN
+        self._settle(call, status, result, result.failure)
+        return True
+
+    def _may_retry(self, call: Call, result: ExecutionResult) -> bool:
+        """Whether to try again: never what may have taken effect, a tool that is away a few times.
+
+        Where the platform itself is the obstacle (a worker restarts), it tries until the call's deadline.
+        """
+        if result.status is not CallStatus.UNAVAILABLE or not (call.prepared.repeatable or result.not_started):
+            return False
+        ours = result.failure is not None and result.failure.reason in OURS
+        if not ours and call.attempts >= limits.CALL_ATTEMPTS:
+            return False
+        return self._c.now + max(limits.RETRY_BACKOFF_INITIAL_SECONDS, asked_wait(result)) < call.deadline
+
+    def _settle(self, call: Call, status: CallStatus, result: ExecutionResult | None, failure: Failure | None) -> None:
+        """Counts the end of a write, also of a failed one, and stores the outcome of what may not be repeated."""
+        call.stage = Stage.SETTLING
+        prepared = call.prepared
+        self._bump_private(prepared)
+        if status is CallStatus.OK and result is not None:
+            self.remember(call, result)
+        answer = call_answer(call, self._c.now, status, result, failure, Served.DIRECT)
+        # Both at once, and before the answer: whoever hears of the write from this agent must not be served what was
+        # before it, and who takes over must not find it open.
+        call.settling = bool(prepared.shared.writes) + (not prepared.repeatable)
+        if prepared.shared.writes:
+            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(partial(self._counted, call, answer))))
+        if not prepared.repeatable:
+            self._c.append(CallFinished(answer), partial(self._settled, call, answer))
+        if not call.settling:
+            self._close(call, answer, journal=True)
+
+    def _counted(self, call: Call, answer: CallAnswer, counted: object) -> None:
+        """The end of a write is counted, or owed: also when the session is somebody else's by now."""
+        if counted is not True:
+            self._c.emit(BumpShared(call.prepared.shared.writes))
+        self._settled(call, answer, counted)
+
+    def _settled(self, call: Call, answer: CallAnswer, _done: object) -> None:
+        """One more thing is done, or owed: the tool has answered, so the agent gets the answer either way."""
+        call.settling -= 1
+        if call.stage is Stage.SETTLING and not call.settling:
+            self._close(call, answer, journal=call.prepared.repeatable)
+
+    def _bump_private(self, prepared: PreparedCall) -> None:
+        if prepared.private.writes:
+            self._c.generations.bump(prepared.private.writes)
+            self._speculations.written()
+
+    def bump(self, prepared: PreparedCall) -> None:
+        """Counts a write whose end nobody waits for."""
+        self._bump_private(prepared)
+        if prepared.shared.writes:
+            self._c.emit(BumpShared(prepared.shared.writes))
+
+    def remember(self, call: Call, result: ExecutionResult) -> None:
+        """Keeps a read for later calls, where nothing speaks against it."""
+        if not call.prepared.rememberable or result.tool_error or call.shared is None:
+            return
+        if call.policy_version != self._c.policy.version or self.being_written(call.prepared):
+            return
+        entry = Remembered(result, call.private, call.shared, call.started_at)
+        self._c.memo.put(call.prepared.identity, entry)
+
+    def being_written(self, prepared: PreparedCall) -> bool:
+        """A write that runs may have changed what the call depends on: only a look at the tool tells.
+
+        Generations count the start and the end of a write. What was read in between is no older than its start, and
+        yet may be from before its effect.
+        """
+        writing = [one.prepared for one in self._executions.values()]
+        return any(
+            conflicts(prepared.private.depends, one.private.writes)
+            for one in (*writing, *self._abandoned.values())
+            if one.private.writes
+        )
+
+    def _refuse(self, call: Call, failure: Failure) -> None:
+        """It has not started, because something of the platform's own is away."""
+        answer = call_answer(call, self._c.now, CallStatus.UNAVAILABLE, None, failure, Served.UNSPECIFIED)
+        self._close(call, answer, journal=True)
+
+    def abort(self, call: Call, failure: Failure) -> bool:
+        """Stops the execution of a call. True where its end is under way by that, and not for others to tell."""
+        del self._executions[call.execution]
+        # It may still change something until it has really stopped: its write is counted then, once more.
+        self._abandoned[call.execution] = call.prepared
+        self._c.emit(CancelExecution(call.execution))
+        if not call.prepared.repeatable:
+            self._settle(call, CallStatus.OUTCOME_UNKNOWN, None, failure)
+            return True
+        self.bump(call.prepared)
+        return False
+
+    def release_all(self) -> None:
+        """Another owner goes on: what it may repeat is stopped here, the rest is left alone."""
+        for execution, call in self._executions.items():
+            if call.prepared.repeatable:
+                self._c.emit(CancelExecution(execution))
+        self._executions.clear()
