@@ -3,7 +3,7 @@
 import json
 from decimal import Decimal
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forerun.core.canonical import JsonValue, canonical
@@ -43,6 +43,8 @@ def test_arguments_are_put_together_as_they_were_taken_apart(arguments: dict[str
 
 
 @given(json_value)
+@example(Decimal("-10000000000000000000000000000000000000000.001"))
+@example(Decimal("1E+99999"))
 def test_a_value_is_found_again_by_its_key_and_type(value: JsonValue) -> None:
     found = value_of(key_of(value), type_of(value))
     assert canonical(found) == canonical(value)
@@ -60,6 +62,7 @@ def test_tokens_of_any_text_come_from_it_and_have_a_shape(content: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60))
+@example(":\N{KANNADA DIGIT SIX}")
 def test_a_shape_never_repeats_the_digits_of_a_value(token: str) -> None:
     if token.isdigit() or token.isalnum():
         return

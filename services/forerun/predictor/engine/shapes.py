@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_RUNS = re.compile(r"[A-Z]+|[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
+_RUNS = re.compile(r"[A-Z]+|[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 _WORD = re.compile(r"[^\W\d_]{2,24}")
 _DATE_WORDS = re.compile(
     r"\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+(\d{1,2})(?:st|nd|rd|th)?\b(?:,?\s+(\d{4}))?",

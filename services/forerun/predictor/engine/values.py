@@ -7,9 +7,9 @@ argument that is a number. The type is put back from what the argument usually i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
-from forerun.core.canonical import JsonValue, canonical, parse_strict
+from forerun.core.canonical import CanonicalError, JsonValue, canonical, parse_strict
 from forerun.predictor.engine.tuning import MAX_ARGUMENT_PATHS
 
 # Types of an argument. Containers that are not taken apart are one value, their key is their canonical text.
@@ -62,12 +62,12 @@ def value_of(key: str, kind: str) -> JsonValue:
 
 def _number(key: str) -> JsonValue:
     try:
-        number = Decimal(key)
-    except InvalidOperation:
+        value = parse_strict(key.encode())
+    except (CanonicalError, UnicodeEncodeError):
         raise ValueError("not a number") from None
-    if not number.is_finite() or len(key) > 40:
-        raise ValueError("not a number that JSON can carry")
-    return int(key) if number == number.to_integral_value() and key.lstrip("-").isdigit() else number
+    if type_of(value) != NUMBER:
+        raise ValueError("not a number")
+    return value
 
 
 def _escape(name: str) -> str:
