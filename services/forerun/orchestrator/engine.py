@@ -16,7 +16,8 @@ from forerun.core.candidates import problems as candidate_problems
 from forerun.core.session import AskedCall, Proposal
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
-from forerun.orchestrator.runner import Runner, Session
+from forerun.orchestrator.runner import Runner
+from forerun.orchestrator.session import Session
 from forerun.runtime.auth import Caller
 from forerun.runtime.bus import Message
 from forerun.runtime.errors import (
@@ -252,7 +253,7 @@ class Orchestrator:
         self._journals = [journal for journal in self._journals if not journal.closed]
         for runner in list(self._runners.values()):
             idle = now - runner.used_at
-            if runner.streamed and not runner.attached and not runner.session.machine.running:
+            if runner.outlet.streamed and not runner.outlet.attached and not runner.session.machine.running:
                 if idle > self._p.settings.reconnect_seconds:
                     runner.close("the client went away")
             elif idle > self._p.settings.session_idle_seconds and not runner.session.machine.running:
@@ -262,7 +263,7 @@ class Orchestrator:
         key = (runner.session.caller.tenant, runner.session.context.session)
         if self._runners.get(key) is runner:
             del self._runners[key]
-        runner.disconnect()
+        runner.outlet.disconnect()
         self._p.ports.observer.sessions(len(self._runners))
 
     async def leave(self, grace_seconds: float) -> None:
@@ -270,7 +271,7 @@ class Orchestrator:
         self._leaving = True
         runners = list(self._runners.values())
         for runner in runners:
-            runner.go_away(grace_seconds)
+            runner.outlet.go_away(grace_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
                 await asyncio.gather(*(runner.quiet.wait() for runner in runners))

@@ -20,7 +20,8 @@ from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.preparation import Tool, client_tool_of
 from forerun.orchestrator.records import EventContext
 from forerun.orchestrator.restore import History, read_history
-from forerun.orchestrator.runner import Ports, Runner, Session
+from forerun.orchestrator.runner import Ports, Runner
+from forerun.orchestrator.session import Session
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.orchestrator.switch import Switch
 from forerun.runtime import subjects

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from forerun.core import limits
 from forerun.core.outcomes import CallStatus
 from forerun.core.session import (
     Answer,
@@ -23,25 +22,22 @@ from forerun.core.session import (
     ExecutionResult,
     Failure,
     MergeFork,
-    PreparedCall,
     Promote,
     ReadShared,
     Record,
-    SessionMachine,
 )
 from forerun.orchestrator.certifier import Certifier
-from forerun.orchestrator.client_tools import ClientTools
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
-from forerun.orchestrator.preparation import Preparation, Tool
-from forerun.orchestrator.records import EventContext, call_result, ledger_line, totals_message
+from forerun.orchestrator.outlet import Outlet
+from forerun.orchestrator.records import ledger_line, totals_message
+from forerun.orchestrator.session import Session
 from forerun.orchestrator.shared import SharedGenerations
 from forerun.orchestrator.workers import Workers
 from forerun.runtime import subjects
-from forerun.runtime.auth import Caller
 from forerun.runtime.errors import ForerunError
-from forerun.runtime.policy import Policy, contract_message
+from forerun.runtime.policy import contract_message
 from forerun.runtime.tasks import TaskScope
 from forerun.v1 import common_pb2, session_pb2, verification_pb2
 
@@ -76,53 +72,6 @@ class Ports:
     monotonic: Callable[[], float]
 
 
-@dataclass(slots=True, kw_only=True)
-class Session:
-    """One open session of this replica.
-
-    Attributes:
-        caller: Whose it is.
-        context: What its records say.
-        machine: Its decisions.
-        policy: The policy in force.
-        tools: The tools that it can call, by name.
-        declared: The tools that it declared; empty: all.
-        wanted: The mode that the client asked for, or 0.
-        label: Its logical name.
-        held_out: The hold-out took it.
-    """
-
-    caller: Caller
-    context: EventContext
-    machine: SessionMachine
-    policy: Policy
-    tools: Mapping[str, Tool]
-    declared: tuple[str, ...]
-    wanted: int
-    label: str
-    held_out: bool
-    preparation: Preparation = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Derives the preparation from the caller."""
-        self.preparation = Preparation(
-            tenant=self.caller.tenant,
-            principal=self.caller.principal,
-            credential_scope=self.caller.credential_scope,
-            session=self.context.session,
-        )
-
-    def prepare(self, tool: str, arguments: bytes) -> PreparedCall | Failure:
-        """A prepared call, or why it is refused."""
-        return self.preparation.prepare(self.tool(tool), tool, arguments, self.policy)
-
-    def tool(self, name: str) -> Tool | None:
-        """A tool that this session may call."""
-        if self.declared and name not in self.declared:
-            return None
-        return self.tools.get(name)
-
-
 class Runner:
     """Performs effects of one session.
 
@@ -136,49 +85,17 @@ class Runner:
     def __init__(self, session: Session, ports: Ports, journal: Journal, ended: Callable[[Runner], None]) -> None:
         self.session = session
         self.journal = journal
-        self.client_tools = ClientTools(self._send)
+        self.outlet = Outlet(session.context.session, self._touch)
         self._ports = ports
         self.step = ports.observer.step(session.context.session, session.context.agent)
         self._ended = ended
         self._executions: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._out: asyncio.Queue[session_pb2.ConnectResponse | None] | None = None
-        self._waiters: dict[tuple[int, int], list[asyncio.Future[session_pb2.CallResult]]] = {}
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
         self.leaving = False
-        self.streamed = False
         self.quiet = asyncio.Event()
         self.quiet.set()
-
-    # ------------------------------------------------------------ the client's side
-
-    def attach(self) -> asyncio.Queue[session_pb2.ConnectResponse | None]:
-        """Answers go to this queue from now on; an older one ends. None in it ends the stream."""
-        self.detach(self._out)
-        # Bounded by what a client may have open: calls of a message, and chunks that the journal holds anyway.
-        self._out = asyncio.Queue()
-        self.streamed = True
-        self._touch()
-        return self._out
-
-    def detach(self, queue: asyncio.Queue[session_pb2.ConnectResponse | None] | None) -> None:
-        """The stream of this queue is gone."""
-        if queue is not None and self._out is queue:
-            queue.put_nowait(None)
-            self._out = None
-            self.client_tools.interrupt()
-            self._touch()
-
-    def disconnect(self) -> None:
-        """Ends the stream, if there is one."""
-        self.detach(self._out)
-
-    def go_away(self, seconds: float) -> None:
-        """Tells the client that this replica ends soon: it finishes what is open and goes on elsewhere."""
-        self._send(
-            session_pb2.ConnectResponse(go_away=session_pb2.GoAway(seconds=seconds, reason="the replica is stopping"))
-        )
 
     def abandon(self) -> None:
         """The replica ends: nothing is decided any more, so that the journal says what another owner may go on with.
@@ -189,24 +106,7 @@ class Runner:
         self.leaving = True
         if self._timer is not None:
             self._timer.cancel()
-        self.disconnect()
-
-    @property
-    def attached(self) -> bool:
-        """A stream is connected."""
-        return self._out is not None
-
-    def wait_for(self, call: tuple[int, int]) -> asyncio.Future[session_pb2.CallResult]:
-        """The answer of a call, for unary clients."""
-        future: asyncio.Future[session_pb2.CallResult] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(call, []).append(future)
-        return future
-
-    def _send(self, message: session_pb2.ConnectResponse) -> bool:
-        if self._out is None:
-            return False
-        self._out.put_nowait(message)
-        return True
+        self.outlet.disconnect()
 
     def _touch(self) -> None:
         self.used_at = asyncio.get_running_loop().time()
@@ -253,7 +153,8 @@ class Runner:
             case Certify():
                 self._spawn(self._certify(effect), "certify")
             case Answer():
-                self._answer(effect)
+                self._ports.observer.answered(effect.answer)
+                self.outlet.answer(effect.answer, conflict=effect.conflict)
             case Record():
                 self._record(effect)
 
@@ -315,7 +216,7 @@ class Runner:
         with self._ports.observer.execution(effect, self.step.context):
             try:
                 if effect.prepared.in_client:
-                    result = await self.client_tools.call(effect)
+                    result = await self.outlet.client_tools.call(effect)
                 else:
                     result = await self._ports.workers.execute(
                         effect, session.caller, session.context.session, session.label
@@ -371,26 +272,6 @@ class Runner:
 
     # ------------------------------------------------------------ answers and records
 
-    def _answer(self, effect: Answer) -> None:
-        answer = effect.answer
-        session_id = self.session.context.session
-        self._ports.observer.answered(answer)
-        content = answer.result.content if answer.result is not None else b""
-        inline = len(content) <= limits.CHUNK_BYTES
-        waiting = self._waiters.pop(answer.call, [])
-        if effect.conflict and waiting:
-            # Only who asked last used the key for something else; the others still wait for the call that runs.
-            waiting, self._waiters[answer.call] = waiting[-1:], waiting[:-1]
-        for future in waiting:
-            if not future.done():
-                future.set_result(call_result(session_id, answer, content=True))
-        if not inline:
-            key = common_pb2.CallKey(session=session_id, turn=answer.call[0], index=answer.call[1])
-            for start in range(0, len(content), limits.CHUNK_BYTES):
-                chunk = session_pb2.ResultChunk(call=key, data=content[start : start + limits.CHUNK_BYTES])
-                self._send(session_pb2.ConnectResponse(chunk=chunk))
-        self._send(session_pb2.ConnectResponse(result=call_result(session_id, answer, content=inline)))
-
     def _record(self, effect: Record) -> None:
         session = self.session
         self._ports.observer.recorded(session.caller.tenant, effect.entry)
@@ -423,7 +304,7 @@ class Runner:
         if self.closed:
             return
         self.apply(self.session.machine.close(reason, self._now()))
-        self._send(session_pb2.ConnectResponse(ended=self.ended()))
+        self.outlet.send(session_pb2.ConnectResponse(ended=self.ended()))
         self._end()
         self._spawn(self._forget_on_worker(), "close-session")
 
@@ -448,10 +329,7 @@ class Runner:
         self.journal.finish()
         if self._timer is not None:
             self._timer.cancel()
-        for futures in self._waiters.values():
-            for future in futures:
-                future.cancel()
-        self._waiters.clear()
+        self.outlet.close()
         self._ended(self)
 
 

@@ -74,7 +74,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         caller = current_caller()
         hello = await _hello(request_iterator)
         runner = await self._engine.open(caller, hello)
-        queue = runner.attach()
+        queue = runner.outlet.attach()
         reader = asyncio.ensure_future(self._read(runner, queue, request_iterator, context))
         try:
             yield session_pb2.ConnectResponse(welcome=_welcome(runner))
@@ -88,7 +88,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
             _raise_end(runner, reader)
         finally:
             reader.cancel()
-            runner.detach(queue)
+            runner.outlet.detach(queue)
 
     @staticmethod
     async def _next(queue: Responses, reader: asyncio.Future[None]) -> session_pb2.ConnectResponse | None:
@@ -121,7 +121,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                 elif kind == "cancel":
                     self._engine.cancel(runner, request.cancel.turn, request.cancel.index)
                 elif kind == "tool_result":
-                    runner.client_tools.answered(request.tool_result)
+                    runner.outlet.client_tools.answered(request.tool_result)
                 elif kind == "end":
                     runner.close(request.end.reason or "ended by the client")
                     return
@@ -141,7 +141,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         """The calls of one message, for simple clients."""
         runner = await self._engine.open(current_caller(), request.hello)
         turn = request.batch.turn
-        waiting = [runner.wait_for((turn, call.index)) for call in request.batch.calls]
+        waiting = [runner.outlet.wait_for((turn, call.index)) for call in request.batch.calls]
         try:
             self._engine.ask(runner, request.batch)
             async with asyncio.timeout(remaining_seconds(context, _UNARY_SECONDS)):
