@@ -2,7 +2,7 @@
 
 Reads run together. A write waits for the earlier reads and writes it is in conflict with, and later calls that are in
 conflict with it wait for it. A call of which nothing is known is a barrier: it runs alone. Identical calls that may
-share an outcome run once, as long as nothing between them wrote to what they touch.
+share an outcome run once, as long as nothing between them wrote to what they touch, or read what they write.
 """
 
 from __future__ import annotations
@@ -82,15 +82,17 @@ class Plan:
             waits = frozenset(self._since_barrier) or self._only_barrier()
             self._start_over(index)
             return Placement(waits)
-        writers = self._conflicting(self._writers, (*call.reads, *call.writes))
+        touched = self._conflicting(self._writers, (*call.reads, *call.writes))
+        touched |= self._conflicting(self._readers, call.writes)
         if call.same is not None:
             latest = self._latest_same if call.reads or call.writes else self._latest_pure
             earlier = latest.get(call.same, _NEVER)
-            # A write after the earlier execution re-opens the window; the execution itself is no such write.
-            if earlier != _NEVER and max(writers, default=_NEVER) <= earlier:
+            # A conflict after the earlier execution re-opens the window; the execution itself is no such conflict. For
+            # a write that is also a read of what it writes: taken back, its heir must not run before that read.
+            if earlier != _NEVER and max(touched, default=_NEVER) <= earlier:
                 return Placement(frozenset(), same_as=earlier)
             latest[call.same] = index
-        waits = frozenset(writers | self._conflicting(self._readers, call.writes)) or self._only_barrier()
+        waits = frozenset(touched) or self._only_barrier()
         self._since_barrier.append(index)
         self._note(index, call)
         return Placement(waits)

@@ -47,6 +47,13 @@ def test_identical_reads_share_until_a_write_comes_between() -> None:
     assert [order.same_as(index) for index in range(6)] == [None, 0, None, 0, None, None]
 
 
+def test_identical_writes_do_not_share_an_outcome_across_a_read_of_what_they_write() -> None:
+    """If the first one is taken back, the second one runs for both: the read between them must not see it."""
+    order = BatchOrder([write("x", "x=1"), read("x"), write("x", "x=1"), read("y"), write("x", "x=1")])
+    assert [order.same_as(index) for index in range(5)] == [None, None, None, None, 2]
+    assert order.ready() == [0, 3]
+
+
 def test_a_barrier_re_opens_the_window_for_reads_but_not_for_pure_calls() -> None:
     pure = BatchCall(same="1+1")
     order = BatchOrder([read("f", "r"), pure, BARRIER, read("f", "r"), pure])
