@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1
 export NOTE ?=
 
-.PHONY: help setup demo test test-fault sim lint format generate contract-image verify lock clean
+.PHONY: help setup demo test test-fault sim bench lint format generate contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,11 @@ test-fault: setup ## the real processes killed and broken (part of `make test`)
 
 sim: setup ## the seeded simulation: SEEDS seeds from SEED on
 	@$(PYTHON_BIN) -m tests.simulation --seed $(SEED) --seeds $(SEEDS)
+
+bench: bench-overhead ## all benchmarks; `make bench-NAME` for one, each writes build/bench/NAME.json
+
+bench-%: setup
+	@$(PYTHON_BIN) -m tests.bench.$*
 
 lint: setup ## formatting, style and types; changes nothing
 	@scripts/lint
