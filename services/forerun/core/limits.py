@@ -74,15 +74,6 @@ RETRY_BACKOFF_INITIAL_SECONDS: Final = 0.1
 RETRY_BACKOFF_MAX_SECONDS: Final = 5.0
 """Longest wait between two tries, unless the provider asked for more with Retry-After."""
 
-PLAN_TASKS: Final = 1_000
-"""Tasks of one declared plan. A plan of thousands is a mistake of the model."""
-
-PLAN_DEPTH: Final = 64
-"""Longest chain of dependent tasks in a plan."""
-
-REPLANS: Final = 3
-"""Times one plan may be replaced. A planner that cannot recover within three tries will not."""
-
 # ---------------------------------------------------------------- speculation
 
 SPECULATIONS_PER_SESSION: Final = 16
@@ -96,12 +87,6 @@ CANDIDATES_PER_PREDICTION: Final = 32
 
 CANDIDATE_EXPLANATION_CHARS: Final = 500
 """Explanation of one candidate, for people."""
-
-SPECULATION_DEPTH: Final = 4
-"""Steps ahead of the real history. The probability is a product; deeper never pays."""
-
-HELD_CHUNKS_BYTES: Final = 1 * MIB
-"""Output chunks held back per speculation until commit. Beyond it they are dropped with a count; the value is whole."""
 
 MEMO_ENTRIES_PER_SESSION: Final = 512
 """Remembered reads of one session; the least recently used goes first."""
@@ -135,11 +120,17 @@ INLINE_OBSERVATION_BYTES: Final = 128 * KIB
 RESULT_BYTES: Final = 64 * MIB
 """Result of one call. A tool that returns more needs a cap in its contract; else it is a typed error."""
 
+STREAM_MESSAGES: Final = 4_096
+"""Answers and notices that wait for one connection. A client that lets more wait is sent away and connects again."""
+
+STREAM_BYTES: Final = 256 * MIB
+"""Bytes of what waits for one connection; what an empty one is given may be larger."""
+
+STREAM_LINGER_SECONDS: Final = 30.0
+"""How long what waits for a connection that has ended is kept for a client that still reads it."""
+
 JOURNAL_EVENTS_PER_SESSION: Final = 100_000
 """Events of one session's journal. It is replayed on take-over, so it has an end."""
-
-CONTEXT_MESSAGES: Final = 10_000
-"""Messages of a model request that are accepted at the gateway."""
 
 # ---------------------------------------------------------------- sessions and time
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from forerun.core import limits
 from forerun.core.session import CallAnswer
 from forerun.orchestrator.client_tools import ClientTools
 from forerun.orchestrator.records import call_result
+from forerun.orchestrator.stream import Stream
 from forerun.v1 import common_pb2, session_pb2
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Outlet:
@@ -25,40 +30,49 @@ class Outlet:
         self.streamed = False
         self._session = session
         self._touched = touched
-        self._out: asyncio.Queue[session_pb2.ConnectResponse | None] | None = None
+        self._stream: Stream | None = None
         self._waiters: dict[tuple[int, int], list[asyncio.Future[session_pb2.CallResult]]] = {}
 
     @property
     def attached(self) -> bool:
         """A stream is connected."""
-        return self._out is not None
+        return self._stream is not None
 
-    def attach(self) -> asyncio.Queue[session_pb2.ConnectResponse | None]:
-        """Answers go to this queue from now on; an older one ends. None in it ends the stream."""
-        self.detach(self._out)
-        # Bounded by what a client may have open: calls of a message, and chunks that the journal holds anyway.
-        self._out = asyncio.Queue()
+    def attach(self) -> Stream:
+        """Answers go to this stream from now on; an older one ends."""
+        self.detach(self._stream)
+        self._stream = Stream()
         self.streamed = True
         self._touched()
-        return self._out
+        return self._stream
 
-    def detach(self, queue: asyncio.Queue[session_pb2.ConnectResponse | None] | None) -> None:
-        """The stream of this queue is gone."""
-        if queue is not None and self._out is queue:
-            queue.put_nowait(None)
-            self._out = None
-            self.client_tools.interrupt()
-            self._touched()
+    def detach(self, stream: Stream | None) -> None:
+        """This stream is gone, or is to end."""
+        if stream is None or self._stream is not stream:
+            return
+        stream.end()
+        self._stream = None
+        self.client_tools.interrupt()
+        self._touched()
 
     def disconnect(self) -> None:
         """Ends the stream, if there is one."""
-        self.detach(self._out)
+        self.detach(self._stream)
 
     def send(self, message: session_pb2.ConnectResponse) -> bool:
         """Sends a message over the stream; False where there is none."""
-        if self._out is None:
+        return self._put(iter((message,)), message.ByteSize())
+
+    def _put(self, messages: Iterator[session_pb2.ConnectResponse], size_bytes: int) -> bool:
+        stream = self._stream
+        if stream is None:
             return False
-        self._out.put_nowait(message)
+        if not stream.put(messages, size_bytes):
+            _LOG.warning(
+                "a client reads too slowly and was disconnected", extra={"fields": {"forerun.session": self._session}}
+            )
+            self.detach(stream)
+            return False
         return True
 
     def go_away(self, seconds: float) -> None:
@@ -79,20 +93,17 @@ class Outlet:
             answer: The answer.
             conflict: Only who asked last used the key for something else; the others still wait for the call that runs.
         """
-        content = answer.result.content if answer.result is not None else b""
-        inline = len(content) <= limits.CHUNK_BYTES
         waiting = self._waiters.pop(answer.call, [])
         if conflict and waiting:
             waiting, self._waiters[answer.call] = waiting[-1:], waiting[:-1]
         for future in waiting:
             if not future.done():
                 future.set_result(call_result(self._session, answer, content=True))
-        if not inline:
-            key = common_pb2.CallKey(session=self._session, turn=answer.call[0], index=answer.call[1])
-            for start in range(0, len(content), limits.CHUNK_BYTES):
-                chunk = session_pb2.ResultChunk(call=key, data=content[start : start + limits.CHUNK_BYTES])
-                self.send(session_pb2.ConnectResponse(chunk=chunk))
-        self.send(session_pb2.ConnectResponse(result=call_result(self._session, answer, content=inline)))
+        size_bytes = len(answer.result.content) if answer.result is not None else 0
+        if size_bytes <= limits.CHUNK_BYTES:
+            self.send(session_pb2.ConnectResponse(result=call_result(self._session, answer, content=True)))
+        else:
+            self._put(_in_chunks(self._session, answer), size_bytes)
 
     def close(self) -> None:
         """The session is over: nobody is answered any more."""
@@ -100,3 +111,12 @@ class Outlet:
             for future in futures:
                 future.cancel()
         self._waiters.clear()
+
+
+def _in_chunks(session: str, answer: CallAnswer) -> Iterator[session_pb2.ConnectResponse]:
+    key = common_pb2.CallKey(session=session, turn=answer.call[0], index=answer.call[1])
+    content = answer.result.content if answer.result is not None else b""
+    for start in range(0, len(content), limits.CHUNK_BYTES):
+        chunk = session_pb2.ResultChunk(call=key, data=content[start : start + limits.CHUNK_BYTES])
+        yield session_pb2.ConnectResponse(chunk=chunk)
+    yield session_pb2.ConnectResponse(result=call_result(session, answer, content=False))

@@ -14,6 +14,7 @@ from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.records import failure_from, failure_message, mode_message, totals_message
 from forerun.orchestrator.runner import Runner
+from forerun.orchestrator.stream import Stream
 from forerun.orchestrator.switch import Switch
 from forerun.orchestrator.workers import Workers
 from forerun.runtime.auth import Caller, current_caller
@@ -35,7 +36,6 @@ _HELLO_SECONDS: Final = 30.0
 _UNARY_SECONDS: Final = limits.DEADLINE_MAX_SECONDS
 
 Requests = AsyncIterator[session_pb2.ConnectRequest]
-Responses = asyncio.Queue[session_pb2.ConnectResponse | None]
 
 
 class SessionServicer(session_pb2_grpc.SessionServiceServicer):
@@ -74,39 +74,39 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         caller = current_caller()
         hello = await _hello(request_iterator)
         runner = await self._engine.open(caller, hello)
-        queue = runner.outlet.attach()
-        reader = asyncio.ensure_future(self._read(runner, queue, request_iterator, context))
+        stream = runner.outlet.attach()
+        reader = asyncio.ensure_future(self._read(runner, request_iterator, context))
         try:
             yield session_pb2.ConnectResponse(welcome=_welcome(runner))
             while True:
-                response = await self._next(queue, reader)
+                response = await self._next(stream, reader)
                 if response is None:
                     break
                 yield response
                 if response.HasField("ended"):
                     return
-            _raise_end(runner, reader)
+            _raise_end(runner, stream, reader)
         finally:
             reader.cancel()
-            runner.outlet.detach(queue)
+            runner.outlet.detach(stream)
 
     @staticmethod
-    async def _next(queue: Responses, reader: asyncio.Future[None]) -> session_pb2.ConnectResponse | None:
-        """The next response; None when the stream is over. A reader that failed ends it after what is queued."""
-        if not queue.empty():
-            return queue.get_nowait()
-        getting = asyncio.ensure_future(queue.get())
+    async def _next(stream: Stream, reader: asyncio.Future[None]) -> session_pb2.ConnectResponse | None:
+        """The next response; None when the stream is over. A reader that failed ends it after what waits."""
+        if stream.ready:
+            return await stream.take()
+        taking = asyncio.ensure_future(stream.take())
         try:
-            await asyncio.wait((getting, reader), return_when=asyncio.FIRST_COMPLETED)
-            if getting.done():
-                return getting.result()
+            await asyncio.wait((taking, reader), return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                return taking.result()
             # The client has sent everything and said so, or its last message failed.
-            return None if reader.done() and reader.exception() is not None else await getting
+            return None if reader.done() and reader.exception() is not None else await taking
         finally:
-            if not getting.done():
-                getting.cancel()
+            if not taking.done():
+                taking.cancel()
 
-    async def _read(self, runner: Runner, queue: Responses, requests: Requests, context: _Context) -> None:
+    async def _read(self, runner: Runner, requests: Requests, context: _Context) -> None:
         async for request in requests:
             kind = request.WhichOneof("message")
             try:
@@ -133,7 +133,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                 failure = failure_message(failure_from(error))
                 if kind == "batch":
                     failure.metadata["turn"] = str(request.batch.turn)
-                queue.put_nowait(session_pb2.ConnectResponse(failure=failure))
+                runner.outlet.send(session_pb2.ConnectResponse(failure=failure))
 
     async def CallTools(  # noqa: N802
         self, request: session_pb2.CallToolsRequest, context: _Context
@@ -249,8 +249,10 @@ def _welcome(runner: Runner) -> session_pb2.Welcome:
     )
 
 
-def _raise_end(runner: Runner, reader: asyncio.Future[None]) -> None:
+def _raise_end(runner: Runner, stream: Stream, reader: asyncio.Future[None]) -> None:
     """Says why a stream ends that its client did not end."""
+    if stream.error is not None:
+        raise stream.error
     if reader.done() and not reader.cancelled():
         error = reader.exception()
         if error is not None:

@@ -1,0 +1,95 @@
+"""What waits for one connection of a client: in order, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from forerun.core import limits
+from forerun.runtime.errors import ErrorReason, ForerunError, ResourceExhausted
+from forerun.v1 import session_pb2
+
+_RETRY_SECONDS: Final = 0.1
+
+
+class Stream:
+    """Messages for one connection.
+
+    A client that does not take them is sent away at the bound: what waits by then is still delivered, then the error.
+    Nothing is lost by that. The client connects again and asks for what it has not got, by the keys of its calls.
+
+    Attributes:
+        error: Why the stream ended early, or None.
+    """
+
+    def __init__(self) -> None:
+        self.error: ForerunError | None = None
+        self._items: deque[tuple[int, Iterator[session_pb2.ConnectResponse]]] = deque()
+        self._bytes = 0
+        self._ended = False
+        self._wake = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """`take` returns at once."""
+        return bool(self._items) or self._ended
+
+    def put(self, messages: Iterator[session_pb2.ConnectResponse], size_bytes: int) -> bool:
+        """Takes messages that belong together, and makes them one by one when they are sent; False when it is full.
+
+        Args:
+            messages: At least one. Held back as an iterator: the chunks of a large result are not copied beforehand.
+            size_bytes: Of all of them, about.
+        """
+        if self._ended:
+            return False
+        full = len(self._items) >= limits.STREAM_MESSAGES or self._bytes + size_bytes > limits.STREAM_BYTES
+        if full and self._items:
+            self.end(_too_slow(len(self._items), self._bytes))
+            return False
+        self._items.append((size_bytes, messages))
+        self._bytes += size_bytes
+        self._wake.set()
+        return True
+
+    def end(self, error: ForerunError | None = None) -> None:
+        """Takes nothing more. A client that does not even read what is left gets nothing of it after a while."""
+        if self._ended:
+            return
+        self._ended = True
+        self.error = error
+        self._wake.set()
+        if self._items:
+            asyncio.get_running_loop().call_later(limits.STREAM_LINGER_SECONDS, self._items.clear)
+
+    async def take(self) -> session_pb2.ConnectResponse | None:
+        """The next message; None at the end. May be cancelled without losing one."""
+        while True:
+            while self._items:
+                size_bytes, messages = self._items[0]
+                message = next(messages, None)
+                if message is not None:
+                    return message
+                self._items.popleft()
+                self._bytes -= size_bytes
+            if self._ended:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+
+
+def _too_slow(count: int, size_bytes: int) -> ResourceExhausted:
+    return ResourceExhausted(
+        ErrorReason.QUEUE_FULL,
+        f"the client reads too slowly: {count} messages of {size_bytes} bytes wait for it, the most that a stream "
+        f"holds (STREAM_MESSAGES {limits.STREAM_MESSAGES}, STREAM_BYTES {limits.STREAM_BYTES}); connect again, open "
+        "calls are answered under their keys",
+        metadata={
+            "limit": "STREAM_MESSAGES" if count >= limits.STREAM_MESSAGES else "STREAM_BYTES",
+            "limit_messages": str(limits.STREAM_MESSAGES),
+            "limit_bytes": str(limits.STREAM_BYTES),
+        },
+        retry_after_seconds=_RETRY_SECONDS,
+    )

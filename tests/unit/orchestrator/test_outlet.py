@@ -1,0 +1,89 @@
+"""What a client gets over its stream, also one that reads slowly."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from forerun.core import limits
+from forerun.core.outcomes import CallStatus, Served
+from forerun.core.session import CallAnswer, ExecutionResult
+from forerun.orchestrator.outlet import Outlet
+from forerun.orchestrator.stream import Stream
+from forerun.runtime.errors import ErrorReason
+from forerun.v1 import session_pb2
+
+
+def answer(index: int, content: bytes = b"x") -> CallAnswer:
+    result = ExecutionResult(status=CallStatus.OK, content=content, digest="sha256:0")
+    return CallAnswer(
+        call=(1, index), tool="get", status=CallStatus.OK, result=result, failure=None, served=Served.DIRECT
+    )
+
+
+async def rest(stream: Stream) -> list[session_pb2.ConnectResponse]:
+    found = []
+    while (message := await stream.take()) is not None:
+        found.append(message)
+    return found
+
+
+def outlet() -> Outlet:
+    return Outlet("S", lambda: None)
+
+
+async def test_a_slow_reader_gets_what_waits_and_then_an_error_that_names_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_MESSAGES", 3)
+    out = outlet()
+    stream = out.attach()
+    for index in range(5):
+        out.answer(answer(index), conflict=False)
+    assert not out.attached
+    assert [message.result.call.index for message in await rest(stream)] == [0, 1, 2]
+    assert stream.error is not None and stream.error.reason is ErrorReason.QUEUE_FULL
+    assert stream.error.metadata["limit"] == "STREAM_MESSAGES"
+    assert stream.error.retry_after_seconds is not None  # so that clients connect again
+
+    # The rest is answered over the next connection, when the client asks again.
+    again = out.attach()
+    out.answer(answer(3), conflict=False)
+    assert await again.take() is not None
+
+
+async def test_bytes_that_wait_are_bounded_and_an_empty_stream_takes_any_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_BYTES", 10)
+    monkeypatch.setattr(limits, "CHUNK_BYTES", 8)
+    out = outlet()
+    stream = out.attach()
+    out.answer(answer(0, b"twenty bytes of text"), conflict=False)
+    out.answer(answer(1), conflict=False)
+    messages = await rest(stream)
+    assert b"".join(message.chunk.data for message in messages) == b"twenty bytes of text"
+    assert [message.WhichOneof("message") for message in messages] == ["chunk", "chunk", "chunk", "result"]
+    assert stream.error is not None and stream.error.metadata["limit"] == "STREAM_BYTES"
+
+
+async def test_what_nobody_reads_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAM_LINGER_SECONDS", 0.0)
+    out = outlet()
+    stream = out.attach()
+    out.answer(answer(0), conflict=False)
+    out.disconnect()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await rest(stream) == []
+
+
+async def test_a_new_stream_ends_the_old_one_without_an_error() -> None:
+    out = outlet()
+    old = out.attach()
+    taking = asyncio.ensure_future(old.take())
+    await asyncio.sleep(0)
+    new = out.attach()
+    assert await taking is None and old.error is None
+    assert out.send(session_pb2.ConnectResponse()) and new.ready
