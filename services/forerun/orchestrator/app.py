@@ -13,6 +13,7 @@ from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.opening import Parts
 from forerun.orchestrator.ownership import Ownership
+from forerun.orchestrator.places import Places
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.runner import Ports
 from forerun.orchestrator.service import SessionServicer
@@ -87,6 +88,11 @@ class _Room:
             outbox=outbox,
             tasks=self._tasks,
             observer=observer,
+            places=Places(
+                calls_per_tenant=settings.max_calls_per_tenant,
+                waiting_calls=settings.max_waiting_calls,
+                setting=settings.variable("max_waiting_calls"),
+            ),
             partitions=settings.partitions,
             monotonic=chassis.clock.monotonic,
         )

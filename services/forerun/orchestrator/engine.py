@@ -16,6 +16,7 @@ from forerun.core.candidates import problems as candidate_problems
 from forerun.core.session import AskedCall, Proposal
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
+from forerun.orchestrator.places import SessionPlaces
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
 from forerun.runtime.auth import Caller
@@ -47,6 +48,13 @@ class Orchestrator:
         self._journals: list[Journal] = []  # in order: a set of objects has another one in every run
         self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self._leaving = False
+        settings = parts.settings
+        self._places = SessionPlaces(
+            sessions=settings.max_sessions,
+            sessions_per_tenant=settings.max_sessions_per_tenant,
+            setting=settings.variable("max_sessions"),
+            tenant_setting=settings.variable("max_sessions_per_tenant"),
+        )
 
     @property
     def sessions(self) -> int:
@@ -55,7 +63,7 @@ class Orchestrator:
 
     def open_sessions(self, tenant: str) -> int:
         """Open sessions of one tenant."""
-        return sum(owner == tenant for owner, _ in self._runners)
+        return self._places.of(tenant)
 
     # ------------------------------------------------------------ opening
 
@@ -81,14 +89,12 @@ class Orchestrator:
                     return runner
                 runner.lose()
             self._admit()
-            if len(self._runners) >= self._p.settings.max_sessions:
-                raise ResourceExhausted(
-                    ErrorReason.QUEUE_FULL,
-                    f"this replica has {len(self._runners)} open sessions, the most it takes (setting max_sessions)",
-                    metadata={"setting": self._p.settings.variable("max_sessions")},
-                    retry_after_seconds=1.0,
-                )
-            runner = self._runners[key] = await self._opening.open(caller, hello)
+            self._places.take(caller.tenant)
+            try:
+                runner = self._runners[key] = await self._opening.open(caller, hello)
+            except BaseException:
+                self._places.leave(caller.tenant)
+                raise
             self._journals.append(runner.journal)
             self._p.ports.observer.sessions(len(self._runners))
             if self._leaving:
@@ -138,9 +144,13 @@ class Orchestrator:
 
         Raises:
             InvalidArgument: the message is not well formed: nothing of it runs.
+            ResourceExhausted: too many calls wait on this replica, or the session's journal is full: the same.
         """
         _check_batch(batch)
         session = runner.session
+        if batch.turn > session.machine.last_turn:  # what is asked again was admitted before
+            self._p.ports.places.admit(len(batch.calls))
+            _check_journal(session)
         calls = [
             AskedCall(
                 one.index,
@@ -157,7 +167,13 @@ class Orchestrator:
         runner.apply(session.machine.asked(batch.turn, calls, now, timeout_seconds=timeout))
 
     def record(self, runner: Runner, event: session_pb2.ClientEvent) -> None:
-        """Takes an event of the client."""
+        """Takes an event of the client.
+
+        Raises:
+            InvalidArgument: it says nothing.
+            ResourceExhausted: the session's journal is full.
+        """
+        _check_journal(runner.session)
         machine, now = runner.session.machine, self._p.ports.monotonic()
         match event.WhichOneof("event"):
             case "user_turn":
@@ -263,6 +279,7 @@ class Orchestrator:
         key = (runner.session.caller.tenant, runner.session.context.session)
         if self._runners.get(key) is runner:
             del self._runners[key]
+        self._places.leave(runner.session.caller.tenant)
         runner.outlet.disconnect()
         self._p.ports.observer.sessions(len(self._runners))
 
@@ -303,6 +320,17 @@ def _check_batch(batch: session_pb2.CallBatch) -> None:
         raise InvalidArgument(
             ErrorReason.ARGUMENT_INVALID,
             f"timeout_seconds must be above 0 and at most {limits.DEADLINE_MAX_SECONDS:g} (DEADLINE_MAX_SECONDS)",
+        )
+
+
+def _check_journal(session: Session) -> None:
+    """A take-over reads the whole journal, so it has an end. Calls that are open are still written down."""
+    if session.machine.number >= limits.JOURNAL_EVENTS_PER_SESSION:
+        raise ResourceExhausted(
+            ErrorReason.BUDGET_EXHAUSTED,
+            f"the session's journal has {session.machine.number} events, the most it takes is "
+            f"{limits.JOURNAL_EVENTS_PER_SESSION} (JOURNAL_EVENTS_PER_SESSION, no setting); open a new session",
+            metadata={"limit": "JOURNAL_EVENTS_PER_SESSION"},
         )
 
 

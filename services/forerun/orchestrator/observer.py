@@ -72,7 +72,6 @@ class Observer:
     def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
         self._metrics = metrics
         self._tracing = tracing
-        self._running = 0
         self._totals: dict[str, Totals] = {}
         self._speculations: dict[str, Span] = {}
 
@@ -84,16 +83,9 @@ class Observer:
         """Counts of one tenant since start."""
         return self._totals.get(tenant) or Totals()
 
-    def reserve(self, concurrent: int) -> bool:
-        """Takes one of the speculations that may run at once on this replica; False where the policy allows no more."""
-        if self._running >= concurrent:
-            return False
-        self._running += 1
-        return True
-
-    def release(self) -> None:
-        """A speculation that was reserved has ended."""
-        self._running -= 1
+    def placed(self, waited_seconds: float) -> None:
+        """An authoritative call was given a place."""
+        self._metrics.observe(m.QUEUE_WAIT_SECONDS, waited_seconds, priority="authoritative")
 
     @contextmanager
     def execution(self, effect: Execute, step: str | None) -> Iterator[None]:
@@ -125,7 +117,7 @@ class Observer:
                 span.end()
 
     def refused(self, execution: str) -> None:
-        """A worker had no slot: there was no speculation."""
+        """It never started: there was no speculation."""
         span = self._speculations.pop(execution, None)
         if span is not None:
             span.end()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
+from forerun.core.ledger import EntryKind
 from forerun.core.outcomes import CallStatus
 from forerun.core.session import (
     Answer,
@@ -31,6 +32,7 @@ from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.outlet import Outlet
+from forerun.orchestrator.places import Places
 from forerun.orchestrator.records import ledger_line, totals_message
 from forerun.orchestrator.session import Session
 from forerun.orchestrator.shared import SharedGenerations
@@ -45,6 +47,7 @@ _LOG: Final = logging.getLogger(__name__)
 _BUMP_SECONDS: Final = 4.0
 _RETRY_SECONDS: Final = 0.2
 _CLOSE_SECONDS: Final = 30.0
+_LEAST_SECONDS: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class Ports:
         outbox: Ledger lines and audits.
         tasks: Owns background work.
         observer: Metrics, totals and traces.
+        places: What may run at the same time.
         partitions: Predictor partitions.
         monotonic: The time for decisions.
     """
@@ -68,6 +72,7 @@ class Ports:
     outbox: Outbox
     tasks: TaskScope
     observer: Observer
+    places: Places
     partitions: int
     monotonic: Callable[[], float]
 
@@ -90,6 +95,7 @@ class Runner:
         self.step = ports.observer.step(session.context.session, session.context.agent)
         self._ended = ended
         self._executions: dict[str, asyncio.Task[None]] = {}
+        self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
@@ -116,6 +122,9 @@ class Runner:
     def apply(self, effects: list[Effect]) -> None:
         """Performs effects, in order, without waiting for any."""
         self._touch()
+        open_calls = self.session.machine.unanswered
+        self._ports.places.unanswered(open_calls - self._unanswered)
+        self._unanswered = open_calls
         if self.leaving:
             return
         for effect in effects:
@@ -186,7 +195,7 @@ class Runner:
     # ------------------------------------------------------------ executions
 
     def _execute(self, effect: Execute) -> None:
-        if effect.speculative and not self._may_launch():
+        if effect.speculative and not self._may_launch(effect.execution):
             self._refuse_slot(effect)
             return
         task = self._ports.tasks.spawn(self._run(effect), name=f"execute {effect.prepared.tool}")
@@ -194,37 +203,55 @@ class Runner:
 
         def ended(_: object) -> None:
             self._executions.pop(effect.execution, None)
-            if effect.speculative:
-                self._ports.observer.release()
+            self._ports.places.stopped(effect.execution)
 
         task.add_done_callback(ended)
 
-    def _may_launch(self) -> bool:
+    def _may_launch(self, execution: str) -> bool:
         """Takes a place for a speculation, at once: others may be launched before its task begins."""
         session = self.session
         if not self._ports.workers.has_slot(session.context.session):
             return False
-        return self._ports.observer.reserve(session.policy.concurrent)
+        return self._ports.places.reserve(execution, session.policy.concurrent)
 
     def _refuse_slot(self, effect: Execute) -> None:
         result = ExecutionResult(status=CallStatus.UNAVAILABLE, not_started=True, no_slot=True)
         asyncio.get_running_loop().call_soon(self._finished, effect.execution, result)
 
     async def _run(self, effect: Execute) -> None:
-        result = ExecutionResult(status=CallStatus.CANCELLED, failure=_STOPPED)
+        result = ExecutionResult(status=CallStatus.CANCELLED, failure=_STOPPED, not_started=True)
+        try:
+            if effect.speculative or effect.prepared.in_client:
+                result = _INTERRUPTED
+                result = await self._executed(effect)
+            else:
+                async with self._place(effect) as placed:
+                    result = _INTERRUPTED
+                    result = await self._executed(placed)
+        finally:
+            if effect.speculative and result.not_started and not result.preempted:
+                self._ports.observer.refused(effect.execution)
+                self._ports.places.closed(effect.execution)
+            self._finished(effect.execution, result)
+
+    @contextlib.asynccontextmanager
+    async def _place(self, effect: Execute) -> AsyncIterator[Execute]:
+        """Waits until the call may run; its time runs meanwhile."""
+        places, tenant, asked_at = self._ports.places, self.session.caller.tenant, self._now()
+        await places.take(tenant)
+        try:
+            waited = self._now() - asked_at
+            self._ports.observer.placed(waited)
+            yield replace(effect, timeout_seconds=max(_LEAST_SECONDS, effect.timeout_seconds - waited))
+        finally:
+            places.leave(tenant)
+
+    async def _executed(self, effect: Execute) -> ExecutionResult:
         session = self.session
         with self._ports.observer.execution(effect, self.step.context):
-            try:
-                if effect.prepared.in_client:
-                    result = await self.outlet.client_tools.call(effect)
-                else:
-                    result = await self._ports.workers.execute(
-                        effect, session.caller, session.context.session, session.label
-                    )
-            finally:
-                if result.no_slot:
-                    self._ports.observer.refused(effect.execution)
-                self._finished(effect.execution, result)
+            if effect.prepared.in_client:
+                return await self.outlet.client_tools.call(effect)
+            return await self._ports.workers.execute(effect, session.caller, session.context.session, session.label)
 
     def _finished(self, execution: str, result: ExecutionResult) -> None:
         self.apply(self.session.machine.execution_finished(execution, result, self._now()))
@@ -275,6 +302,8 @@ class Runner:
     def _record(self, effect: Record) -> None:
         session = self.session
         self._ports.observer.recorded(session.caller.tenant, effect.entry)
+        if effect.entry.kind is EntryKind.SPECULATION:
+            self._ports.places.closed(effect.entry.speculation)
         if not effect.publish:
             return
         line = ledger_line(session.context, session.policy.label, session.machine.mode, effect.entry)
@@ -333,4 +362,5 @@ class Runner:
         self._ended(self)
 
 
-_STOPPED = Failure("CALL_CANCELLED", "the execution was stopped")
+_STOPPED: Final = Failure("CALL_CANCELLED", "the execution was stopped")
+_INTERRUPTED: Final = ExecutionResult(status=CallStatus.CANCELLED, failure=_STOPPED)

@@ -129,7 +129,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                     raise InvalidArgument(
                         ErrorReason.PROTOCOL_VIOLATION, "Hello comes once, as the first message; this one says nothing"
                     )
-            except InvalidArgument as error:
+            except (InvalidArgument, ResourceExhausted) as error:
                 failure = failure_message(failure_from(error))
                 if kind == "batch":
                     failure.metadata["turn"] = str(request.batch.turn)

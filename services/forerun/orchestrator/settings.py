@@ -33,3 +33,9 @@ class OrchestratorSettings(ServiceSettings):
     """How long a session without a stream waits for its client before it is ended."""
     max_sessions: int = Field(default=limits.SESSIONS_PER_REPLICA, ge=1, le=100_000)
     """Open sessions of this replica; one more is refused with RESOURCE_EXHAUSTED, which names this setting."""
+    max_sessions_per_tenant: int = Field(default=limits.SESSIONS_PER_TENANT, ge=1, le=100_000)
+    """Open sessions of one tenant on this replica; one more is refused with RESOURCE_EXHAUSTED."""
+    max_calls_per_tenant: int = Field(default=limits.CALLS_IN_FLIGHT_PER_TENANT, ge=1, le=100_000)
+    """Calls of one tenant that this replica runs at the same time; further ones wait in the order of their asking."""
+    max_waiting_calls: int = Field(default=limits.CALL_QUEUE, ge=1, le=1_000_000)
+    """Calls that wait on this replica; a message that would be too much is refused with RESOURCE_EXHAUSTED."""

@@ -73,11 +73,3 @@ def test_counters_follow_the_ledger() -> None:
     totals = observer.totals("t")
     assert (totals.calls, totals.launched, totals.memo_hits, totals.unknown) == (3, 2, 1, 1)
     assert observer.totals("another tenant").calls == 0
-
-
-def test_the_replica_keeps_to_the_policys_number_of_speculations() -> None:
-    observer = Observer(Metrics("orchestrator"), Tracing("orchestrator"))
-    # Two are launched in one breath, before the task of the first one has begun.
-    assert [observer.reserve(1), observer.reserve(1)] == [True, False]
-    observer.release()
-    assert observer.reserve(1)

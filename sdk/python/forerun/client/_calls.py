@@ -179,10 +179,11 @@ class OpenCalls:
         )
 
     def reject(self, turn: int, failure: Failure) -> None:
-        """The platform did not take the batch of a turn."""
+        """The platform did not take the batch of a turn: nothing of it ran, and where it says when, it may be asked."""
         batch = self._batches.get(turn)
+        status = Status.REJECTED if failure.retry_after_seconds is None else Status.UNAVAILABLE
         for one in batch.open if batch is not None else ():
-            one.end(Status.REJECTED, failure)
+            one.end(status, failure)
 
     def disconnected(self) -> None:
         """A connection broke: half an answer is none."""

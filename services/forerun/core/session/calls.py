@@ -41,9 +41,9 @@ class Calls:
         self.last_turn = 0
 
     @property
-    def running(self) -> bool:
-        """Some call is not answered yet."""
-        return bool(self._open)
+    def unanswered(self) -> int:
+        """Calls that are not answered yet."""
+        return len(self._open)
 
     # ------------------------------------------------------------ intake
 

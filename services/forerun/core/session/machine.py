@@ -66,7 +66,12 @@ class SessionMachine:
     @property
     def running(self) -> bool:
         """Some authoritative call is not answered yet."""
-        return self._calls.running
+        return self._calls.unanswered > 0
+
+    @property
+    def unanswered(self) -> int:
+        """Authoritative calls that are not answered yet."""
+        return self._calls.unanswered
 
     @property
     def speculating(self) -> int:
