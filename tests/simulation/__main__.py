@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
-import signal
+import os
 import sys
 import time
 from collections import Counter
-from types import FrameType
 
 from forerun.core.outcomes import Outcome
+from tests.simulation.fleet import run_seeds, total
 from tests.simulation.nemesis import KINDS
-from tests.simulation.run import Report, run_seed
+from tests.simulation.run import Report
 
-_REAL_SECONDS = 60
 _TWICE_EVERY = 10
+_PROGRESS_SECONDS = 60.0
 
 
 def main() -> int:
     """Runs the seeds; 1 where something did not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; as many as cores by default")
     parser.add_argument("--faults", default=None, help=f"kinds with commas between them, or none: {', '.join(KINDS)}")
     parser.add_argument("--twice", action="store_true", help="run every seed twice, not only every tenth")
     parser.add_argument("--verbose", action="store_true", help="show what the services log")
@@ -33,54 +33,34 @@ def main() -> int:
         parser.error(f"unknown faults: {', '.join(unknown)}")
     if arguments.verbose:
         logging.basicConfig(level=logging.DEBUG)
-    signal.signal(signal.SIGALRM, _too_long)
-    gc.freeze()  # what is loaded by now never dies; collecting after each run is cheap then
 
-    faults: Counter[str] = Counter()
-    outcomes: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    failed: list[int] = []
-    begun = time.perf_counter()
-    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
-        report = _bounded(seed, kinds)
-        if arguments.twice or seed % _TWICE_EVERY == 0:
-            _compare(report, _bounded(seed, kinds))
-        faults.update(report.faults)
-        outcomes.update(report.outcomes)
-        counts.update(report.counts)
+    reports: list[Report] = []
+    begun = said = time.perf_counter()
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    for report in run_seeds(
+        seeds, kinds, jobs=arguments.jobs, twice=lambda seed: arguments.twice or seed % _TWICE_EVERY == 0
+    ):
+        reports.append(report)
         if report.violations:
-            failed.append(seed)
             _complain(report, arguments.faults)
-    seconds = time.perf_counter() - begun
-    print(f"{arguments.seeds} seeds in {seconds:.1f} s, {arguments.seeds / seconds:.2f} per second")
+        if time.perf_counter() - said > _PROGRESS_SECONDS:
+            said = time.perf_counter()
+            print(f"{len(reports)} of {len(seeds)} seeds in {said - begun:.0f} s", file=sys.stderr)
+    return _summary(reports, time.perf_counter() - begun)
+
+
+def _summary(reports: list[Report], seconds: float) -> int:
+    faults, outcomes, counts = total(reports)
+    print(f"{len(reports)} seeds in {seconds:.1f} s, {len(reports) / seconds:.2f} per second")
     print("faults:   ", _table(faults))
     print("outcomes: ", _table(Counter({outcome.value: outcomes[outcome.value] for outcome in Outcome})))
     print("counts:   ", _table(counts))
     if missing := [outcome.value for outcome in Outcome if not outcomes[outcome.value]]:
         print("outcomes that did not occur:", ", ".join(missing))
+    failed = [report.seed for report in reports if report.violations]
     if failed:
         print(f"{len(failed)} seeds failed: {', '.join(map(str, failed))}")
     return 1 if failed else 0
-
-
-def _bounded(seed: int, kinds: list[str] | None) -> Report:
-    signal.alarm(_REAL_SECONDS)
-    try:
-        return run_seed(seed, kinds)
-    finally:
-        signal.alarm(0)
-
-
-def _too_long(_number: int, _frame: FrameType | None) -> None:
-    raise RuntimeError(f"the run takes more than {_REAL_SECONDS} seconds of real time")
-
-
-def _compare(first: Report, second: Report) -> None:
-    if first.digest == second.digest:
-        return
-    pairs = enumerate(zip(first.trace, second.trace, strict=False))
-    place = next((f"{number}: {one} / {other}" for number, (one, other) in pairs if one != other), "its length")
-    first.violations.append(f"8: the same seed ran in two ways; the first difference is {place}")
 
 
 def _complain(report: Report, faults: str | None) -> None:

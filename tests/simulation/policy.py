@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
-
-import yaml
 
 from tests.simulation.world import KEY_HEADER, SPECULABLE
 
@@ -66,7 +65,7 @@ def draw_policy(chance: random.Random, *, first: bool) -> Policy:
         },
         "tools": [_contract(name) for name in _CONTRACTS],
     }
-    text = yaml.safe_dump({"policies": [policy], "servers": [_server()]})
+    text = json.dumps({"policies": [policy], "servers": [_server()]})  # which is YAML, too
     return Policy(text, concurrent, per_session, credits, per_call)
 
 
