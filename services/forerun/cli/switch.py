@@ -26,7 +26,9 @@ def add_parser(subparsers: _Parsers[argparse.ArgumentParser], *, on: bool) -> ar
             "is FORERUN_ADDRESS with FORERUN_TOKEN, else the one that `forerun up` started here."
         ),
     )
-    parser.add_argument("--tenant", default="", metavar="T", help="only for this tenant (default: that of the token)")
+    parser.add_argument(
+        "--tenant", default="", metavar="T", help="only for this tenant (default: for all; needs an operator's token)"
+    )
     parser.add_argument("--reason", default="", help="for the record")
     return parser
 
@@ -44,7 +46,7 @@ def runner(*, on: bool) -> Callable[[argparse.Namespace], int]:
         except ForerunClientError as error:
             console.print(f"forerun: {error.message}", style="red", markup=False)
             return EXIT_FAILED
-        whom = f"tenant {args.tenant}" if args.tenant else "the tenant of the token"
+        whom = f"tenant {args.tenant}" if args.tenant else "all tenants"
         console.print(f"speculation is {'on' if on else 'off'} for {whom} at {address}", markup=False)
         return 0
 

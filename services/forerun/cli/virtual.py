@@ -16,7 +16,7 @@ from forerun.predictor.app import build as build_predictor
 from forerun.predictor.engine.engine import Engine
 from forerun.predictor.settings import PredictorSettings
 from forerun.runtime.app import App
-from forerun.runtime.auth import CallToken, token_digest
+from forerun.runtime.auth import CallToken, Role, token_digest
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
 from forerun.runtime.bus_memory_faults import Faults
 from forerun.runtime.chassis import MakeNetwork
@@ -88,6 +88,7 @@ class VirtualPlatform:
         self.broker = MemoryBroker(self.clock, faults=self.faults)
         self.bus = MemoryBus(self.broker, "cli")
         tokens = {"sha256": token_digest(USER_TOKEN), "tenant": TENANT, "principal": "user", "scope": "all"}
+        tokens["role"] = Role.OPERATOR.value
         (self.directory / "tokens.json").write_text(json.dumps({"tokens": [tokens]}))
         (self.directory / "internal-token").write_text(_INTERNAL_TOKEN)
         inbound = Inbound(authenticator=None, metrics=Metrics(None), tracing=Tracing("client"))

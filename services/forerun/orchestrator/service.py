@@ -17,7 +17,7 @@ from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.stream import Stream
 from forerun.orchestrator.switch import Switch
 from forerun.orchestrator.workers import Workers
-from forerun.runtime.auth import Caller, current_caller
+from forerun.runtime.auth import Caller, Role, current_caller
 from forerun.runtime.errors import (
     Aborted,
     DeadlineExceeded,
@@ -185,11 +185,15 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     async def SetSpeculation(  # noqa: N802
         self, request: session_pb2.SetSpeculationRequest, context: _Context
     ) -> session_pb2.SetSpeculationResponse:
-        """The kill switch. A user token may switch its own tenant only."""
+        """The kill switch. An operator may switch any tenant and all of them, a user its own by name."""
         caller = current_caller()
-        if request.tenant not in ("", caller.tenant):
-            raise PermissionDenied(ErrorReason.CALLER_NOT_ALLOWED, "a user may switch its own tenant only")
-        revision = await self._switch.set(caller.tenant, on=request.on, reason=request.reason)
+        if caller.role is not Role.OPERATOR and request.tenant != caller.tenant:
+            raise PermissionDenied(
+                ErrorReason.CALLER_NOT_ALLOWED,
+                "only an operator's token may switch other tenants or all of them; a user may name its own tenant",
+                metadata={"tenant": caller.tenant},
+            )
+        revision = await self._switch.set(request.tenant, on=request.on, reason=request.reason)
         return session_pb2.SetSpeculationResponse(revision=revision)
 
     async def GetTotals(  # noqa: N802

@@ -1,9 +1,9 @@
 """Who calls.
 
-Two kinds of tokens. *User tokens* stand in the token file (as digests, with tenant, principal and rights); tenant and
-principal come from there and nowhere else. The *internal token* is shared by the services of one installation; a call
-with it may carry the caller on whose behalf it is made. Tokens travel in `authorization: Bearer ...` and never enter a
-message, a journal or a log.
+Two kinds of tokens. *User tokens* stand in the token file (as digests, with tenant, principal, rights and role);
+tenant and principal come from there and nowhere else. The *internal token* is shared by the services of one
+installation; a call with it may carry the caller on whose behalf it is made. Tokens travel in `authorization: Bearer
+...` and never enter a message, a journal or a log.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Role(StrEnum):
 
     USER = "user"
     """An agent or a person, by a token of the token file."""
+    OPERATOR = "operator"
+    """Whoever runs the platform, by a token with this role: may switch speculation for every tenant."""
     SERVICE = "service"
     """Another service of this installation."""
 
@@ -132,8 +134,9 @@ class Authenticator:
 
     Args:
         clock: Tells when to look at the file again.
-        token_file: JSON `{"tokens": [{"sha256", "tenant", "principal", "scope"}, ...]}`; a change of the file is seen
-            within a second, which is how tokens are revoked. None admits no user tokens.
+        token_file: JSON `{"tokens": [{"sha256", "tenant", "principal", "scope", "role"}, ...]}`, where `role` is
+            `user` and may be left out, or `operator`; a change of the file is seen within a second, which is how
+            tokens are revoked. None admits no user tokens.
         internal_token: The shared token of the services; None admits no services.
 
     Raises:
@@ -229,14 +232,18 @@ def read_token_file(path: Path) -> Mapping[str, Caller]:
 
 def _entry(path: Path, index: int, entry: Any) -> tuple[str, Caller]:
     keys = ("sha256", "tenant", "principal", "scope")
-    if not isinstance(entry, dict) or set(entry) != set(keys) or not all(isinstance(entry[key], str) for key in keys):
-        raise _wrong_file(path, f"token {index} needs exactly the strings {', '.join(keys)}")
+    strings = isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values())
+    if not strings or set(entry) - {"role"} != set(keys):
+        raise _wrong_file(path, f"token {index} needs exactly the strings {', '.join(keys)}, and role where it has one")
+    role = entry.get("role", Role.USER.value)
+    if role not in (Role.USER.value, Role.OPERATOR.value):
+        raise _wrong_file(path, f"role of token {index} is neither user nor operator")
     digest = entry["sha256"].lower()
     if len(digest) != 64 or any(character not in "0123456789abcdef" for character in digest):
         raise _wrong_file(path, f"sha256 of token {index} is not 64 hexadecimal digits")
     if not entry["tenant"] or not entry["principal"]:
         raise _wrong_file(path, f"tenant and principal of token {index} must not be empty")
-    return digest, Caller(entry["tenant"], entry["principal"], credential_scope(entry["scope"]))
+    return digest, Caller(entry["tenant"], entry["principal"], credential_scope(entry["scope"]), Role(role))
 
 
 def _wrong_file(path: Path, what: str) -> FailedPrecondition:

@@ -190,10 +190,11 @@ class Stage:
 
     def set_users(self, *users: tuple[str, str, str]) -> None:
         """Who may call, as (token, principal, rights); whoever is not named may not any more."""
+        first = {"sha256": token_digest(USER_TOKEN), "tenant": TENANT, "principal": "user", "scope": "all"}
         tokens = [
             {"sha256": token_digest(token), "tenant": TENANT, "principal": principal, "scope": scope}
-            for token, principal, scope in (*users, (USER_TOKEN, "user", "all"))
-        ]
+            for token, principal, scope in users
+        ] + [first | {"role": "operator"}]
         (self.directory / "tokens.json").write_text(json.dumps({"tokens": tokens}))
 
     @asynccontextmanager

@@ -52,6 +52,15 @@ def test_tokens_give_tenant_principal_and_rights(file: Path) -> None:
     assert authenticator.caller((("authorization", "bearer two"),)).tenant == "umbrella"
 
 
+def test_an_operator_is_one_by_the_role_of_the_token(tmp_path: Path) -> None:
+    file = written(tmp_path / "tokens.json", entry("one", role="operator"), entry("two", role="user"))
+    authenticator = Authenticator(SetClock(), token_file=file)
+    assert [authenticator.caller(bearer(token)).role for token in ("one", "two")] == [Role.OPERATOR, Role.USER]
+    written(file, entry("one", role="service"))
+    with pytest.raises(FailedPrecondition, match="neither user nor operator"):
+        Authenticator(SetClock(), token_file=file)
+
+
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [

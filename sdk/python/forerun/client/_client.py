@@ -182,11 +182,11 @@ class AsyncClient:
         ]
 
     async def set_speculation(self, *, on: bool, tenant: str = "", reason: str = "") -> int:
-        """Switches speculation for a tenant; the revision of the switch. Calls go on, only nothing runs ahead.
+        """Switches speculation for a tenant or all; the revision of the switch. Calls go on, only nothing runs ahead.
 
         Args:
             on: Whether it may run.
-            tenant: The tenant; empty for that of the token.
+            tenant: The tenant. Empty: all tenants. A user's token may name its own tenant, an operator's any and all.
             reason: For the record.
 
         Raises:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forerun.runtime.auth import token_digest
+from forerun.runtime.auth import Role, token_digest
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.runtime.ids import Ids
 
@@ -132,7 +132,13 @@ class DataDirectory:
         """
         token = self._kept_token() or ids.token(_TOKEN_BYTES)
         write_secret(self.token_file, token + "\n")
-        entry = {"sha256": token_digest(token), "tenant": TENANT, "principal": _principal(), "scope": "local"}
+        entry = {
+            "sha256": token_digest(token),
+            "tenant": TENANT,
+            "principal": _principal(),
+            "scope": "local",
+            "role": Role.OPERATOR.value,
+        }
         write_secret(self.tokens_file, json.dumps({"tokens": [entry]}) + "\n")
         write_secret(self.internal_token_file, ids.token(_TOKEN_BYTES) + "\n")
         for user, password in passwords.items():
