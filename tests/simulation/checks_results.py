@@ -25,7 +25,6 @@ def observations(evidence: Evidence) -> Iterator[str]:
         if one.call.tool == "nowhere":
             yield f"1: {name_of(one)}: a tool that does not exist answered"
             continue
-        answer = json.loads(one.content)
         execution = evidence.source(one)
         if execution is None:
             yield f"1: {name_of(one)} served {one.served}: no execution that it may come from gave these bytes"
@@ -34,9 +33,12 @@ def observations(evidence: Evidence) -> Iterator[str]:
             yield from _read_in_order(evidence, one, resource, epoch)
         for resource, epoch in execution.effects.items():
             yield from _written_in_order(evidence, one, resource, epoch, execution)
-        if one.call.tool == "calc" and answer["sum"] != one.call.arguments["a"] + one.call.arguments["b"]:
+        if (
+            one.call.tool == "calc"
+            and json.loads(one.content)["sum"] != one.call.arguments["a"] + one.call.arguments["b"]
+        ):
             yield f"1: {name_of(one)}: wrong sum"
-        if one.call.tool == "clock" and answer["at"] < one.asked_at:
+        if one.call.tool == "clock" and json.loads(one.content)["at"] < one.asked_at:
             yield f"1: {name_of(one)}: the time is from before the ask"
 
 

@@ -31,7 +31,8 @@ def over_cores(work: Callable[[_Item], _Result], items: Sequence[_Item], *, jobs
         jobs: Processes; with 1 it is done here.
     """
     gc.collect()
-    gc.freeze()  # what is loaded by now never dies; collecting after each run is cheap then
+    gc.freeze()  # what is loaded by now never dies
+    gc.disable()  # every run collects once, at its end
     _watch()
     if jobs == 1 or len(items) == 1:
         yield from map(work, items)

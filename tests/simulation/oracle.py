@@ -25,18 +25,21 @@ class Oracle(Engine):
         plans: Session to plan; filled while sessions are opened.
         chance: Draws.
         taste: What the agents like, for candidates that are wrong.
+        learns: Learns beside it like the engine, which costs time and decides nothing here.
     """
 
-    def __init__(self, plans: Mapping[str, Plan], chance: random.Random, taste: Taste) -> None:
+    def __init__(self, plans: Mapping[str, Plan], chance: random.Random, taste: Taste, *, learns: bool) -> None:
         super().__init__()
+        self._learns = learns
         self._plans = plans
         self._chance = chance
         self._taste = taste
         self._started: dict[str, int] = {}
 
     def observe(self, tenant: str, agent: str, session: str, event: Event) -> None:
-        """Learns like the engine, and counts model requests to know where the session stands."""
-        super().observe(tenant, agent, session, event)
+        """Counts model requests to know where the session stands."""
+        if self._learns:
+            super().observe(tenant, agent, session, event)
         if isinstance(event, SessionOpened):
             self._started[session] = 0
         elif isinstance(event, ModelStarted):

@@ -128,6 +128,7 @@ def run_seed(seed: int, kinds: Sequence[str] | None = None) -> Report:
     """
     report = Report(seed)
     alarms = _Alarms()
+    mutes: list[str] = []
     root = logging.getLogger()
     root.addHandler(alarms)  # with a handler there is no last resort that prints
     try:
@@ -135,6 +136,7 @@ def run_seed(seed: int, kinds: Sequence[str] | None = None) -> Report:
 
             async def main(clock: LoopClock, ids: SeededIds) -> None:
                 run = _Run(seed, kinds, Path(directory), clock, ids, report, alarms)
+                asyncio.get_running_loop().set_exception_handler(lambda _, context: mutes.append(_complaint(context)))
                 async with asyncio.timeout(_VIRTUAL_SECONDS):
                     await run.run()
 
@@ -148,6 +150,7 @@ def run_seed(seed: int, kinds: Sequence[str] | None = None) -> Report:
         gc.collect()  # what was never retrieved says so now, and not in a later run
         root.removeHandler(alarms)
     report.violations += [f"an error nobody expects: {text}" for text in dict.fromkeys(alarms.found)]
+    report.violations += [f"the event loop complained: {text}" for text in mutes]
     report.digest = hashlib.sha256("\n".join(report.trace).encode()).hexdigest()
     return report
 
@@ -178,7 +181,8 @@ class _Run:
         policy = draw_policy(self._chance, first=True)
         replace_file(policy_file, policy.text, stamp_seconds=0.0)
         taste = draw_taste(self._chance)
-        oracle = Oracle(self._diary.sessions, chance("oracle"), taste) if self._chance.random() < 0.8 else None
+        learns, guided = self._chance.random() < 0.2, self._chance.random() < 0.8
+        oracle = Oracle(self._diary.sessions, chance("oracle"), taste, learns=learns) if guided else None
         slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
         self._platform = Platform(
             directory=directory,
@@ -198,13 +202,10 @@ class _Run:
         self._plans = draw_plans(chance("plans"), taste)
         self._ids = SeededIds(seed + 2, clock)
         self._agents_chance = chance("agents")
-        self._mutes: list[dict[str, Any]] = []
 
     async def run(self) -> None:
         """The whole run and the examination of what it left."""
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(_InPlace(1))
-        loop.set_exception_handler(lambda _, context: self._mutes.append(context))
+        asyncio.get_running_loop().set_default_executor(_InPlace(1))
         self._world.announced = Intents(self._platform.broker).stored
         await self._start()
         news = asyncio.ensure_future(self._news())
@@ -250,7 +251,6 @@ class _Run:
     def _examine(self, totals: Sequence[session_pb2.Totals]) -> None:
         """Judges what happened."""
         report = self._report
-        gc.collect()  # what was never retrieved says so now
         leaked = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         evidence = Evidence(
             world=self._world,
@@ -264,7 +264,6 @@ class _Run:
             totals=totals,
         )
         report.violations += violations(evidence)
-        report.violations += [f"the event loop complained: {_complaint(one)}" for one in self._mutes]
         report.faults = self._nemesis.counts
         report.outcomes = evidence.outcomes()
         report.counts = evidence.counts()

@@ -15,18 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 DOCS: Final = 4
 STOCKS: Final = 3
 KEY_HEADER: Final = "x-call-key"
-_BREAK_HEADER: Final = "x-break"
 _FOREVER: Final = 1e6
 _SLOW_SECONDS: Final = (3.0, 9.0)
-_BIG_BYTES: Final = (200_000, 1_300_000, 3_000_000)
+_BIG: Final = tuple(b"x" * size for size in (200_000, 1_300_000, 3_000_000))
 
 WRITES: Final = frozenset({"set", "put", "move", "sell", "sync_view", "pop"})
 """Tools that change something."""
@@ -112,7 +107,6 @@ class World:
         self.epochs: dict[str, int] = {}
         self.log: list[Execution] = []
         self.turned_away: list[tuple[str, str]] = []
-        self.app = Starlette(routes=[Route("/{session}/{tool}", self._handle, methods=["POST"])])
         self.transport: httpx.AsyncBaseTransport = _Wire(self)
 
     @property
@@ -132,29 +126,35 @@ class World:
         self.epochs[resource] = self.epochs.get(resource, 0) + 1
         return self.epochs[resource]
 
-    async def _handle(self, request: Request) -> Response:
-        session, tool = request.path_params["session"], request.path_params["tool"]
-        arguments = json.loads(await request.body())
+    async def handle(self, session: str, tool: str, key: str, body: bytes) -> httpx.Response:
+        """One request.
+
+        Raises:
+            ReadError: the connection broke before the answer was through.
+        """
+        arguments = json.loads(body)
         mood = self._temper.draw(self._chance)
         if tool == "sync_view" and mood in ("hang", "slow"):
             mood = "fine"  # no policy knows it, so it would have the longest default of all
         if mood == "limited":
-            self.turned_away.append((request.headers.get(KEY_HEADER, ""), tool))
-            return Response(b"slow down", 429, headers={"retry-after": "1"})
+            self.turned_away.append((key, tool))
+            return httpx.Response(429, content=b"slow down", headers={"retry-after": "1"})
         loop = asyncio.get_running_loop()
-        one = Execution(len(self.log), tool, session, request.headers.get(KEY_HEADER, ""), loop.time())
+        one = Execution(len(self.log), tool, session, key, loop.time())
         self.log.append(one)
         one.announced = tool not in NOT_REPEATABLE or self.announced(one.key)
         one.end = "gone"
         try:
             response = await self._answer(one, arguments, mood)
             one.end = {"error_before": "failed", "error_after": "failed"}.get(mood, "ok")
-            one.end = "broken" if mood in ("break_before", "break_after") else one.end
+            if mood in ("break_before", "break_after"):
+                one.end = "broken"
+                raise httpx.ReadError("connection reset by peer")
             return response
         finally:
             one.ended_at = loop.time()
 
-    async def _answer(self, one: Execution, arguments: dict[str, Any], mood: str) -> Response:
+    async def _answer(self, one: Execution, arguments: dict[str, Any], mood: str) -> httpx.Response:
         total = self._chance.uniform(0.05, 2.0)
         if mood == "slow":
             total = self._chance.uniform(*_SLOW_SECONDS)
@@ -163,18 +163,17 @@ class World:
         if mood == "hang" and self._chance.random() < 0.5:
             await asyncio.sleep(_FOREVER)
         if mood == "error_before":
-            return Response(b"no", 500)
+            return httpx.Response(500, content=b"no")
         if mood == "break_before":
-            return Response(b"", 200, headers={_BREAK_HEADER: "yes"})
+            return httpx.Response(200)
         body = self._act(one, arguments)
         if mood == "hang":
             await asyncio.sleep(_FOREVER)
         await asyncio.sleep(total - first)
         one.digest = hashlib.sha256(body).hexdigest()
         if mood == "error_after":
-            return Response(b"no, but it may have happened", 500)
-        headers = {_BREAK_HEADER: "yes"} if mood == "break_after" else {}
-        return Response(body, 200, headers=headers, media_type="application/json")
+            return httpx.Response(500, content=b"no, but it may have happened")
+        return httpx.Response(200, content=body, headers={"content-type": "application/json"})
 
     def _act(self, one: Execution, arguments: dict[str, Any]) -> bytes:
         """Reads and writes, at one moment."""
@@ -194,9 +193,10 @@ class World:
         elif one.tool == "get":
             epoch = next(iter(one.reads.values()))
             answer["next"] = (int(arguments["id"]) * 3 + epoch) % DOCS
-        elif one.tool == "big":
-            answer["filler"] = "x" * _BIG_BYTES[int(arguments["id"]) % len(_BIG_BYTES)]
-        return json.dumps(answer).encode()
+        body = json.dumps(answer).encode()
+        if one.tool == "big":
+            body = body[:-1] + b', "filler": "' + _BIG[int(arguments["id"]) % len(_BIG)] + b'"}'
+        return body
 
 
 def footprint(
@@ -235,13 +235,11 @@ class _Wire(httpx.AsyncBaseTransport):
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._inner = httpx.ASGITransport(world.app)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        key = request.headers.get(KEY_HEADER, "")
+        _, session, tool = request.url.path.split("/")
         if self._world.refuses():
-            self._world.turned_away.append((request.headers.get(KEY_HEADER, ""), str(request.url.path)))
+            self._world.turned_away.append((key, tool))
             raise httpx.ConnectError("connection refused")
-        response = await self._inner.handle_async_request(request)
-        if _BREAK_HEADER in response.headers:
-            raise httpx.ReadError("connection reset by peer")
-        return response
+        return await self._world.handle(session, tool, key, request.content)
