@@ -87,6 +87,14 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         seconds = self._engine.promote(current_caller().tenant, request.execution, _timeout(request.timeout_seconds))
         return sandbox_pb2.PromoteResponse(running_seconds=seconds)
 
+    async def StopExecution(  # noqa: N802
+        self, request: sandbox_pb2.StopExecutionRequest, context: _Context
+    ) -> sandbox_pb2.StopExecutionResponse:
+        """Stops an execution, and answers when it has ended."""
+        require_service()
+        await self._engine.end(current_caller().tenant, request.execution)
+        return sandbox_pb2.StopExecutionResponse()
+
     async def MergeFork(  # noqa: N802
         self, request: sandbox_pb2.MergeForkRequest, context: _Context
     ) -> sandbox_pb2.MergeForkResponse:
@@ -195,7 +203,7 @@ def _timeout(seconds: float) -> float:
 def _finished(step: Finished) -> sandbox_pb2.ExecutionFinished:
     message = sandbox_pb2.ExecutionFinished(
         status=_STATUSES[step.ended], seconds=step.seconds, queued_seconds=step.queued_seconds,
-        preempted=step.preempted, promoted=step.promoted,
+        preempted=step.preempted, promoted=step.promoted, may_continue=step.may_continue,
     )  # fmt: skip
     if step.result is not None:
         message.observation.CopyFrom(

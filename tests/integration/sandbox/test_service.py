@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ servers:
       - name: add
         input_schema: '{{"type": "object"}}'
         python: {{entry_point: "tests.integration.sandbox.test_service:add"}}
+      - name: pause
+        python: {{entry_point: "tests.integration.sandbox.test_service:pause"}}
       - name: large
         python: {{entry_point: "tests.integration.sandbox.test_service:large"}}
 """
@@ -52,6 +55,14 @@ servers:
 
 def add(a: int, b: int) -> dict[str, int]:
     return {"sum": a + b}
+
+
+_PAUSED, _GO_ON = threading.Semaphore(0), threading.Semaphore(0)
+
+
+def pause() -> None:
+    _PAUSED.release()
+    _GO_ON.acquire(timeout=20)
 
 
 async def large(megabytes: int) -> bytes:
@@ -148,7 +159,7 @@ async def test_a_call_from_start_to_end(worker: Worker) -> None:
     assert steps[0].started.worker == "w1"
     tools = await worker.stub.ListTools(sandbox_pb2.ListToolsRequest(), timeout=5.0)
     versions = {one.name: one.version for one in tools.tools}
-    assert list(versions) == ["add", "large", "sh"]
+    assert list(versions) == ["add", "large", "pause", "sh"]
     assert steps[0].started.tool_version == versions["add"]
 
 
@@ -281,6 +292,34 @@ async def test_a_caller_who_hangs_up_ends_the_command(worker: Worker) -> None:
     async with asyncio.timeout(5):
         while _alive("879"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_a_command_that_was_stopped_has_really_ended(worker: Worker) -> None:
+    request = worker.request("sh", arguments={"script": "sleep 878 & sleep 878"}, fork="k", merge_on_success=True)
+    running = asyncio.ensure_future(worker.execute(request))
+    async with asyncio.timeout(20):
+        while not _alive("878"):  # noqa: ASYNC110  (another process has no event of ours)
+            await asyncio.sleep(0.01)
+        stop = sandbox_pb2.StopExecutionRequest(execution=request.execution)
+        await worker.stub.StopExecution(stop, timeout=10.0, metadata=worker.metadata)
+        assert not _alive("878")
+        _, finished, _ = await running
+    assert (finished.status, finished.not_started) == (common_pb2.CALL_STATUS_CANCELLED, False)
+    assert not finished.may_continue, "its changes stay in a fork that was dropped"
+    with pytest.raises(NotFound), rpc_errors():
+        await worker.stub.StopExecution(stop, timeout=5.0, metadata=worker.metadata)
+    assert (await worker.sh("ls"))[0] == "file\n"
+
+
+async def test_a_function_that_was_stopped_may_go_on_and_says_so(worker: Worker) -> None:
+    request = worker.request("pause", arguments={})
+    running = asyncio.ensure_future(worker.execute(request))
+    await asyncio.to_thread(_PAUSED.acquire)
+    stop = sandbox_pb2.StopExecutionRequest(execution=request.execution)
+    await worker.stub.StopExecution(stop, timeout=10.0, metadata=worker.metadata)
+    _, finished, _ = await running
+    _GO_ON.release()
+    assert (finished.status, finished.may_continue) == (common_pb2.CALL_STATUS_CANCELLED, True)
 
 
 async def test_wrong_requests_are_refused_before_anything_runs(worker: Worker) -> None:

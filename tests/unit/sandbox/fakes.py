@@ -48,6 +48,8 @@ class Scripted:
     answer: bytes = b"done"
     unkillable_seconds: float = 0.0
     fail: BaseException | None = None
+    certain: bool = True
+    accepted_only: bool = False
     started: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     running: int = 0
@@ -65,7 +67,7 @@ class Scripted:
                 await asyncio.sleep(self.seconds)
             if self.fail is not None:
                 raise self.fail
-            return Result(b"".join(self.chunks) or self.answer, "text/plain")
+            return Result(b"".join(self.chunks) or self.answer, "text/plain", may_continue=self.accepted_only)
         except asyncio.CancelledError:
             self.cancelled.append(asked.tool.name)
             if self.unkillable_seconds:
@@ -73,6 +75,9 @@ class Scripted:
             raise
         finally:
             self.running -= 1
+
+    def ends_with_call(self, asked: Invocation) -> bool:
+        return self.certain
 
     async def close_session(self, owner: Owner) -> None:
         pass
@@ -100,6 +105,9 @@ class Writing:
             self.inside.set()
             await self.go_on.wait()
         return Result(self.line.encode().ljust(self.answer_bytes), "text/plain; x=1", tool_error=True)
+
+    def ends_with_call(self, asked: Invocation) -> bool:
+        return True
 
     async def close_session(self, owner: Owner) -> None:
         pass

@@ -208,6 +208,73 @@ def test_the_deadline_stops_the_tool(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("certain", [True, False])
+def test_an_end_without_an_answer_is_certain_only_where_the_connector_says_so(tmp_path: Path, certain: bool) -> None:
+    async def scenario(rig: Rig) -> None:
+        end = await rig.ask(timeout_seconds=0.25).end()
+        assert end.may_continue is not certain
+        stopped = rig.ask()
+        await asyncio.sleep(0.1)
+        await rig.engine.end("acme", stopped.id)
+        assert (await stopped.end()).may_continue is not certain
+        assert not (await rig.ask().end()).may_continue, "an answer is an end"
+
+    run(scenario, tmp_path, Scripted(certain=certain))
+
+
+def test_what_never_reached_its_tool_cannot_go_on(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        running = [rig.ask() for _ in range(4)]
+        waiting = rig.ask("waiting")
+        await asyncio.sleep(0.1)
+        await rig.engine.end("acme", waiting.id)
+        end = await waiting.end()
+        assert end.fault is not None and end.fault.not_started and not end.may_continue
+        await asyncio.gather(*(call.end() for call in running))
+
+    run(scenario, tmp_path, Scripted(certain=False))
+
+
+def test_an_answer_that_names_no_end_and_a_defect_of_ours_are_no_ends(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.connector.fail = RuntimeError("a defect")
+        assert (await rig.ask().end()).may_continue
+        rig.connector.fail, rig.connector.accepted_only = None, True
+        end = await rig.ask().end()
+        assert (end.ended, end.may_continue) == (Ended.OK, True)
+
+    run(scenario, tmp_path)
+
+
+def test_whoever_stops_an_execution_hears_when_its_tool_has_ended(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+        call = rig.ask()
+        await asyncio.sleep(0.5)
+        again = asyncio.ensure_future(rig.engine.end("acme", call.id))
+        await rig.engine.end("acme", call.id)
+        await again
+        assert (loop.time(), rig.connector.running) == (2.5, 0)
+        assert (await call.end()).ended is Ended.CANCELLED
+        for tenant in ("acme", "globex"):
+            with pytest.raises(NotFound):
+                await rig.engine.end(tenant, call.id)
+
+    run(scenario, tmp_path, Scripted(seconds=5.0, unkillable_seconds=2.0))
+
+
+def test_a_tool_that_ignores_its_end_is_not_called_ended(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        call = rig.ask()
+        await asyncio.sleep(0.5)
+        with pytest.raises(Unavailable):
+            await rig.engine.end("acme", call.id)
+        assert rig.connector.running == 1
+        await call.end()
+
+    run(scenario, tmp_path, Scripted(seconds=5.0, unkillable_seconds=60.0))
+
+
 def test_a_deadline_in_the_queue_says_that_nothing_ran(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         running = [rig.ask() for _ in range(4)]

@@ -121,6 +121,14 @@ async def test_a_rate_limit_is_no_answer_and_says_when_to_come_back(
 
 
 @pytest.mark.parametrize(
+    ("status", "may_continue"), [(200, False), (202, True), (404, False), (500, False), (504, True)]
+)
+async def test_accepted_and_the_words_of_a_gateway_say_nothing_of_the_end(status: int, may_continue: bool) -> None:
+    result = await call(lambda _: httpx.Response(status), HttpEndpoint("POST", "http://desk.test/"))
+    assert result.may_continue is may_continue
+
+
+@pytest.mark.parametrize(
     ("error", "ended", "not_started"),
     [
         (httpx.ConnectError("refused"), Ended.UNAVAILABLE, True),

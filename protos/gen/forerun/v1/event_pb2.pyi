@@ -346,6 +346,7 @@ class CallFinished(_message.Message):
     SERVED_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     TOOL_FIELD_NUMBER: _builtins.int
+    MAY_CONTINUE_FIELD_NUMBER: _builtins.int
     status: _common_pb2.CallStatus.ValueType
     """How it ended."""
     served: _common_pb2.Served.ValueType
@@ -354,6 +355,8 @@ class CallFinished(_message.Message):
     """Seconds of the execution behind it."""
     tool: _builtins.str
     """Name of the tool."""
+    may_continue: _builtins.bool
+    """True where the call writes, and may still take effect after this event."""
     @_builtins.property
     def call(self) -> _common_pb2.CallKey:
         """The call."""
@@ -376,10 +379,11 @@ class CallFinished(_message.Message):
         served: _common_pb2.Served.ValueType = ...,
         seconds: _builtins.float = ...,
         tool: _builtins.str = ...,
+        may_continue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "failure", b"failure", "observation", b"observation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "failure", b"failure", "observation", b"observation", "seconds", b"seconds", "served", b"served", "status", b"status", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "failure", b"failure", "may_continue", b"may_continue", "observation", b"observation", "seconds", b"seconds", "served", b"served", "status", b"status", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,15 +26,15 @@ from forerun.v1 import common_pb2 as forerun_dot_v1_dot_common__pb2
 from forerun.v1 import policy_pb2 as forerun_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66orerun/v1/sandbox.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\x1a\x17\x66orerun/v1/policy.proto\"\xfd\x02\n\x0e\x45xecuteRequest\x12\x11\n\texecution\x18\x01 \x01(\t\x12\"\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Caller\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\"\n\x06\x61\x63tion\x18\x04 \x01(\x0b\x32\x12.forerun.v1.Action\x12&\n\x08priority\x18\x05 \x01(\x0e\x32\x14.forerun.v1.Priority\x12\x17\n\x0ftimeout_seconds\x18\x06 \x01(\x01\x12\x0c\n\x04\x66ork\x18\x07 \x01(\t\x12\x18\n\x10merge_on_success\x18\x08 \x01(\x08\x12\x17\n\x0fidempotency_key\x18\t \x01(\t\x12\x1d\n\x10output_cap_bytes\x18\n \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10tool_concurrency\x18\x0b \x01(\rH\x01\x88\x01\x01\x12\x15\n\rsession_label\x18\x0c \x01(\tB\x13\n\x11_output_cap_bytesB\x13\n\x11_tool_concurrency\"\xaa\x01\n\x0f\x45xecuteResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.forerun.v1.ExecutionStartedH\x00\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1a.forerun.v1.ExecutionChunkH\x00\x12\x31\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1d.forerun.v1.ExecutionFinishedH\x00\x42\x06\n\x04step\"8\n\x10\x45xecutionStarted\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x14\n\x0ctool_version\x18\x02 \x01(\t\"\x1e\n\x0e\x45xecutionChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x9c\x02\n\x11\x45xecutionFinished\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.forerun.v1.CallStatus\x12,\n\x0bobservation\x18\x02 \x01(\x0b\x32\x17.forerun.v1.Observation\x12$\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x13.forerun.v1.Failure\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x16\n\x0equeued_seconds\x18\x05 \x01(\x01\x12\x18\n\x0b\x63pu_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bnot_started\x18\x07 \x01(\x08\x12\x11\n\tpreempted\x18\x08 \x01(\x08\x12\x10\n\x08promoted\x18\t \x01(\x08\x42\x0e\n\x0c_cpu_seconds\"<\n\x0ePromoteRequest\x12\x11\n\texecution\x18\x01 \x01(\t\x12\x17\n\x0ftimeout_seconds\x18\x02 \x01(\x01\"*\n\x0fPromoteResponse\x12\x17\n\x0frunning_seconds\x18\x01 \x01(\x01\"1\n\x10MergeForkRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\t\".\n\x11MergeForkResponse\x12\x19\n\x11workspace_version\x18\x01 \x01(\x04\"0\n\x0f\x44ropForkRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\t\"\x12\n\x10\x44ropForkResponse\"&\n\x13\x43loseSessionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x16\n\x14\x43loseSessionResponse\"6\n\x10ListToolsRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.forerun.v1.Caller\"?\n\x11ListToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x1b.forerun.v1.ToolDescription\"\xa9\x01\n\x0fToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x14\n\x0cinput_schema\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x16\n\x0euses_workspace\x18\x06 \x01(\x08\x12$\n\x05hints\x18\x07 \x01(\x0b\x32\x15.forerun.v1.ToolHints\"\xab\x01\n\tToolHints\x12\x16\n\tread_only\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65structive\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x17\n\nidempotent\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nopen_world\x18\x04 \x01(\x08H\x03\x88\x01\x01\x42\x0c\n\n_read_onlyB\x0e\n\x0c_destructiveB\r\n\x0b_idempotentB\r\n\x0b_open_world\"\x11\n\x0f\x44\x65scribeRequest\"\xb1\x01\n\x10\x44\x65scribeResponse\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tisolation\x18\x02 \x01(\t\x12*\n\x06levels\x18\x03 \x03(\x0b\x32\x1a.forerun.v1.IsolationLevel\x12\x16\n\x0eworkspace_fork\x18\x04 \x01(\t\x12\x1b\n\x13\x61uthoritative_slots\x18\x05 \x01(\r\x12\x19\n\x11speculative_slots\x18\x06 \x01(\r\"M\n\x0eIsolationLevel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\r\n\x05gives\x18\x04 \x01(\t\"\x9c\x01\n\nLoadReport\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x1a\n\x12\x61uthoritative_free\x18\x03 \x01(\r\x12\x18\n\x10speculative_free\x18\x04 \x01(\r\x12\x1d\n\x15\x61uthoritative_waiting\x18\x05 \x01(\r\x12\x18\n\x10tools_generation\x18\x06 \x01(\x04\"6\n\x0bToolServers\x12\'\n\x07servers\x18\x01 \x03(\x0b\x32\x16.forerun.v1.ToolServer*n\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_SPECULATIVE\x10\x01\x12\x1a\n\x16PRIORITY_AUTHORITATIVE\x10\x02\x12\x12\n\x0ePRIORITY_AUDIT\x10\x03\x32\x8f\x04\n\x0eSandboxService\x12\x44\n\x07\x45xecute\x12\x1a.forerun.v1.ExecuteRequest\x1a\x1b.forerun.v1.ExecuteResponse0\x01\x12\x42\n\x07Promote\x12\x1a.forerun.v1.PromoteRequest\x1a\x1b.forerun.v1.PromoteResponse\x12H\n\tMergeFork\x12\x1c.forerun.v1.MergeForkRequest\x1a\x1d.forerun.v1.MergeForkResponse\x12\x45\n\x08\x44ropFork\x12\x1b.forerun.v1.DropForkRequest\x1a\x1c.forerun.v1.DropForkResponse\x12Q\n\x0c\x43loseSession\x12\x1f.forerun.v1.CloseSessionRequest\x1a .forerun.v1.CloseSessionResponse\x12H\n\tListTools\x12\x1c.forerun.v1.ListToolsRequest\x1a\x1d.forerun.v1.ListToolsResponse\x12\x45\n\x08\x44\x65scribe\x12\x1b.forerun.v1.DescribeRequest\x1a\x1c.forerun.v1.DescribeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66orerun/v1/sandbox.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\x1a\x17\x66orerun/v1/policy.proto\"\xfd\x02\n\x0e\x45xecuteRequest\x12\x11\n\texecution\x18\x01 \x01(\t\x12\"\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Caller\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\"\n\x06\x61\x63tion\x18\x04 \x01(\x0b\x32\x12.forerun.v1.Action\x12&\n\x08priority\x18\x05 \x01(\x0e\x32\x14.forerun.v1.Priority\x12\x17\n\x0ftimeout_seconds\x18\x06 \x01(\x01\x12\x0c\n\x04\x66ork\x18\x07 \x01(\t\x12\x18\n\x10merge_on_success\x18\x08 \x01(\x08\x12\x17\n\x0fidempotency_key\x18\t \x01(\t\x12\x1d\n\x10output_cap_bytes\x18\n \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10tool_concurrency\x18\x0b \x01(\rH\x01\x88\x01\x01\x12\x15\n\rsession_label\x18\x0c \x01(\tB\x13\n\x11_output_cap_bytesB\x13\n\x11_tool_concurrency\"\xaa\x01\n\x0f\x45xecuteResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.forerun.v1.ExecutionStartedH\x00\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1a.forerun.v1.ExecutionChunkH\x00\x12\x31\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1d.forerun.v1.ExecutionFinishedH\x00\x42\x06\n\x04step\"8\n\x10\x45xecutionStarted\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x14\n\x0ctool_version\x18\x02 \x01(\t\"\x1e\n\x0e\x45xecutionChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xb2\x02\n\x11\x45xecutionFinished\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.forerun.v1.CallStatus\x12,\n\x0bobservation\x18\x02 \x01(\x0b\x32\x17.forerun.v1.Observation\x12$\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x13.forerun.v1.Failure\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x16\n\x0equeued_seconds\x18\x05 \x01(\x01\x12\x18\n\x0b\x63pu_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bnot_started\x18\x07 \x01(\x08\x12\x11\n\tpreempted\x18\x08 \x01(\x08\x12\x10\n\x08promoted\x18\t \x01(\x08\x12\x14\n\x0cmay_continue\x18\n \x01(\x08\x42\x0e\n\x0c_cpu_seconds\"<\n\x0ePromoteRequest\x12\x11\n\texecution\x18\x01 \x01(\t\x12\x17\n\x0ftimeout_seconds\x18\x02 \x01(\x01\"*\n\x0fPromoteResponse\x12\x17\n\x0frunning_seconds\x18\x01 \x01(\x01\")\n\x14StopExecutionRequest\x12\x11\n\texecution\x18\x01 \x01(\t\"\x17\n\x15StopExecutionResponse\"1\n\x10MergeForkRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\t\".\n\x11MergeForkResponse\x12\x19\n\x11workspace_version\x18\x01 \x01(\x04\"0\n\x0f\x44ropForkRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\t\"\x12\n\x10\x44ropForkResponse\"&\n\x13\x43loseSessionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x16\n\x14\x43loseSessionResponse\"6\n\x10ListToolsRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.forerun.v1.Caller\"?\n\x11ListToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x1b.forerun.v1.ToolDescription\"\xa9\x01\n\x0fToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x14\n\x0cinput_schema\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x16\n\x0euses_workspace\x18\x06 \x01(\x08\x12$\n\x05hints\x18\x07 \x01(\x0b\x32\x15.forerun.v1.ToolHints\"\xab\x01\n\tToolHints\x12\x16\n\tread_only\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65structive\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x17\n\nidempotent\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nopen_world\x18\x04 \x01(\x08H\x03\x88\x01\x01\x42\x0c\n\n_read_onlyB\x0e\n\x0c_destructiveB\r\n\x0b_idempotentB\r\n\x0b_open_world\"\x11\n\x0f\x44\x65scribeRequest\"\xb1\x01\n\x10\x44\x65scribeResponse\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tisolation\x18\x02 \x01(\t\x12*\n\x06levels\x18\x03 \x03(\x0b\x32\x1a.forerun.v1.IsolationLevel\x12\x16\n\x0eworkspace_fork\x18\x04 \x01(\t\x12\x1b\n\x13\x61uthoritative_slots\x18\x05 \x01(\r\x12\x19\n\x11speculative_slots\x18\x06 \x01(\r\"M\n\x0eIsolationLevel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\r\n\x05gives\x18\x04 \x01(\t\"\x9c\x01\n\nLoadReport\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x1a\n\x12\x61uthoritative_free\x18\x03 \x01(\r\x12\x18\n\x10speculative_free\x18\x04 \x01(\r\x12\x1d\n\x15\x61uthoritative_waiting\x18\x05 \x01(\r\x12\x18\n\x10tools_generation\x18\x06 \x01(\x04\"6\n\x0bToolServers\x12\'\n\x07servers\x18\x01 \x03(\x0b\x32\x16.forerun.v1.ToolServer*n\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_SPECULATIVE\x10\x01\x12\x1a\n\x16PRIORITY_AUTHORITATIVE\x10\x02\x12\x12\n\x0ePRIORITY_AUDIT\x10\x03\x32\xe5\x04\n\x0eSandboxService\x12\x44\n\x07\x45xecute\x12\x1a.forerun.v1.ExecuteRequest\x1a\x1b.forerun.v1.ExecuteResponse0\x01\x12\x42\n\x07Promote\x12\x1a.forerun.v1.PromoteRequest\x1a\x1b.forerun.v1.PromoteResponse\x12T\n\rStopExecution\x12 .forerun.v1.StopExecutionRequest\x1a!.forerun.v1.StopExecutionResponse\x12H\n\tMergeFork\x12\x1c.forerun.v1.MergeForkRequest\x1a\x1d.forerun.v1.MergeForkResponse\x12\x45\n\x08\x44ropFork\x12\x1b.forerun.v1.DropForkRequest\x1a\x1c.forerun.v1.DropForkResponse\x12Q\n\x0c\x43loseSession\x12\x1f.forerun.v1.CloseSessionRequest\x1a .forerun.v1.CloseSessionResponse\x12H\n\tListTools\x12\x1c.forerun.v1.ListToolsRequest\x1a\x1d.forerun.v1.ListToolsResponse\x12\x45\n\x08\x44\x65scribe\x12\x1b.forerun.v1.DescribeRequest\x1a\x1c.forerun.v1.DescribeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forerun.v1.sandbox_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIORITY']._serialized_start=2323
-  _globals['_PRIORITY']._serialized_end=2433
+  _globals['_PRIORITY']._serialized_start=2413
+  _globals['_PRIORITY']._serialized_end=2523
   _globals['_EXECUTEREQUEST']._serialized_start=91
   _globals['_EXECUTEREQUEST']._serialized_end=472
   _globals['_EXECUTERESPONSE']._serialized_start=475
@@ -44,41 +44,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTIONCHUNK']._serialized_start=705
   _globals['_EXECUTIONCHUNK']._serialized_end=735
   _globals['_EXECUTIONFINISHED']._serialized_start=738
-  _globals['_EXECUTIONFINISHED']._serialized_end=1022
-  _globals['_PROMOTEREQUEST']._serialized_start=1024
-  _globals['_PROMOTEREQUEST']._serialized_end=1084
-  _globals['_PROMOTERESPONSE']._serialized_start=1086
-  _globals['_PROMOTERESPONSE']._serialized_end=1128
-  _globals['_MERGEFORKREQUEST']._serialized_start=1130
-  _globals['_MERGEFORKREQUEST']._serialized_end=1179
-  _globals['_MERGEFORKRESPONSE']._serialized_start=1181
-  _globals['_MERGEFORKRESPONSE']._serialized_end=1227
-  _globals['_DROPFORKREQUEST']._serialized_start=1229
-  _globals['_DROPFORKREQUEST']._serialized_end=1277
-  _globals['_DROPFORKRESPONSE']._serialized_start=1279
-  _globals['_DROPFORKRESPONSE']._serialized_end=1297
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=1299
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=1337
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1339
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1361
-  _globals['_LISTTOOLSREQUEST']._serialized_start=1363
-  _globals['_LISTTOOLSREQUEST']._serialized_end=1417
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=1419
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=1482
-  _globals['_TOOLDESCRIPTION']._serialized_start=1485
-  _globals['_TOOLDESCRIPTION']._serialized_end=1654
-  _globals['_TOOLHINTS']._serialized_start=1657
-  _globals['_TOOLHINTS']._serialized_end=1828
-  _globals['_DESCRIBEREQUEST']._serialized_start=1830
-  _globals['_DESCRIBEREQUEST']._serialized_end=1847
-  _globals['_DESCRIBERESPONSE']._serialized_start=1850
-  _globals['_DESCRIBERESPONSE']._serialized_end=2027
-  _globals['_ISOLATIONLEVEL']._serialized_start=2029
-  _globals['_ISOLATIONLEVEL']._serialized_end=2106
-  _globals['_LOADREPORT']._serialized_start=2109
-  _globals['_LOADREPORT']._serialized_end=2265
-  _globals['_TOOLSERVERS']._serialized_start=2267
-  _globals['_TOOLSERVERS']._serialized_end=2321
-  _globals['_SANDBOXSERVICE']._serialized_start=2436
-  _globals['_SANDBOXSERVICE']._serialized_end=2963
+  _globals['_EXECUTIONFINISHED']._serialized_end=1044
+  _globals['_PROMOTEREQUEST']._serialized_start=1046
+  _globals['_PROMOTEREQUEST']._serialized_end=1106
+  _globals['_PROMOTERESPONSE']._serialized_start=1108
+  _globals['_PROMOTERESPONSE']._serialized_end=1150
+  _globals['_STOPEXECUTIONREQUEST']._serialized_start=1152
+  _globals['_STOPEXECUTIONREQUEST']._serialized_end=1193
+  _globals['_STOPEXECUTIONRESPONSE']._serialized_start=1195
+  _globals['_STOPEXECUTIONRESPONSE']._serialized_end=1218
+  _globals['_MERGEFORKREQUEST']._serialized_start=1220
+  _globals['_MERGEFORKREQUEST']._serialized_end=1269
+  _globals['_MERGEFORKRESPONSE']._serialized_start=1271
+  _globals['_MERGEFORKRESPONSE']._serialized_end=1317
+  _globals['_DROPFORKREQUEST']._serialized_start=1319
+  _globals['_DROPFORKREQUEST']._serialized_end=1367
+  _globals['_DROPFORKRESPONSE']._serialized_start=1369
+  _globals['_DROPFORKRESPONSE']._serialized_end=1387
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=1389
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=1427
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1429
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1451
+  _globals['_LISTTOOLSREQUEST']._serialized_start=1453
+  _globals['_LISTTOOLSREQUEST']._serialized_end=1507
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=1509
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=1572
+  _globals['_TOOLDESCRIPTION']._serialized_start=1575
+  _globals['_TOOLDESCRIPTION']._serialized_end=1744
+  _globals['_TOOLHINTS']._serialized_start=1747
+  _globals['_TOOLHINTS']._serialized_end=1918
+  _globals['_DESCRIBEREQUEST']._serialized_start=1920
+  _globals['_DESCRIBEREQUEST']._serialized_end=1937
+  _globals['_DESCRIBERESPONSE']._serialized_start=1940
+  _globals['_DESCRIBERESPONSE']._serialized_end=2117
+  _globals['_ISOLATIONLEVEL']._serialized_start=2119
+  _globals['_ISOLATIONLEVEL']._serialized_end=2196
+  _globals['_LOADREPORT']._serialized_start=2199
+  _globals['_LOADREPORT']._serialized_end=2355
+  _globals['_TOOLSERVERS']._serialized_start=2357
+  _globals['_TOOLSERVERS']._serialized_end=2411
+  _globals['_SANDBOXSERVICE']._serialized_start=2526
+  _globals['_SANDBOXSERVICE']._serialized_end=3139
 # @@protoc_insertion_point(module_scope)

@@ -229,6 +229,7 @@ class ExecutionFinished(_message.Message):
     NOT_STARTED_FIELD_NUMBER: _builtins.int
     PREEMPTED_FIELD_NUMBER: _builtins.int
     PROMOTED_FIELD_NUMBER: _builtins.int
+    MAY_CONTINUE_FIELD_NUMBER: _builtins.int
     status: _common_pb2.CallStatus.ValueType
     """How it ended."""
     seconds: _builtins.float
@@ -243,6 +244,8 @@ class ExecutionFinished(_message.Message):
     """True where it was stopped for authoritative work."""
     promoted: _builtins.bool
     """True where it was promoted while it ran."""
+    may_continue: _builtins.bool
+    """True where the tool was reached, and what it was told to do may still take effect after this message."""
     @_builtins.property
     def observation(self) -> _common_pb2.Observation:
         """Media type, digest, size; the content came in chunks, or is here where it is small."""
@@ -263,10 +266,11 @@ class ExecutionFinished(_message.Message):
         not_started: _builtins.bool = ...,
         preempted: _builtins.bool = ...,
         promoted: _builtins.bool = ...,
+        may_continue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_seconds", b"_cpu_seconds", "cpu_seconds", b"cpu_seconds", "failure", b"failure", "observation", b"observation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_seconds", b"_cpu_seconds", "cpu_seconds", b"cpu_seconds", "failure", b"failure", "not_started", b"not_started", "observation", b"observation", "preempted", b"preempted", "promoted", b"promoted", "queued_seconds", b"queued_seconds", "seconds", b"seconds", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_seconds", b"_cpu_seconds", "cpu_seconds", b"cpu_seconds", "failure", b"failure", "may_continue", b"may_continue", "not_started", b"not_started", "observation", b"observation", "preempted", b"preempted", "promoted", b"promoted", "queued_seconds", b"queued_seconds", "seconds", b"seconds", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu_seconds: _TypeAlias = _typing.Literal["cpu_seconds"]  # noqa: Y015
     _WhichOneofArgType__cpu_seconds: _TypeAlias = _typing.Literal["_cpu_seconds", b"_cpu_seconds"]  # noqa: Y015
@@ -321,6 +325,45 @@ class PromoteResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PromoteResponse: _TypeAlias = PromoteResponse  # noqa: Y015
+
+@_typing.final
+class StopExecutionRequest(_message.Message):
+    """Asks for the end of an execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    execution: _builtins.str
+    """The execution."""
+    def __init__(
+        self,
+        *,
+        execution: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopExecutionRequest: _TypeAlias = StopExecutionRequest  # noqa: Y015
+
+@_typing.final
+class StopExecutionResponse(_message.Message):
+    """It has ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopExecutionResponse: _TypeAlias = StopExecutionResponse  # noqa: Y015
 
 @_typing.final
 class MergeForkRequest(_message.Message):

@@ -45,6 +45,11 @@ class SandboxServiceStub:
                 request_serializer=forerun_dot_v1_dot_sandbox__pb2.PromoteRequest.SerializeToString,
                 response_deserializer=forerun_dot_v1_dot_sandbox__pb2.PromoteResponse.FromString,
                 _registered_method=True)
+        self.StopExecution = channel.unary_unary(
+                '/forerun.v1.SandboxService/StopExecution',
+                request_serializer=forerun_dot_v1_dot_sandbox__pb2.StopExecutionRequest.SerializeToString,
+                response_deserializer=forerun_dot_v1_dot_sandbox__pb2.StopExecutionResponse.FromString,
+                _registered_method=True)
         self.MergeFork = channel.unary_unary(
                 '/forerun.v1.SandboxService/MergeFork',
                 request_serializer=forerun_dot_v1_dot_sandbox__pb2.MergeForkRequest.SerializeToString,
@@ -89,6 +94,14 @@ class SandboxServiceServicer:
     def Promote(self, request, context):
         """Makes a running speculation authoritative: its priority, its slot, its deadline. Idempotent. NOT_FOUND where the
         execution is not running here any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopExecution(self, request, context):
+        """Stops an execution and answers when its tool has ended; how it ended comes over the stream of Execute. Idempotent.
+        NOT_FOUND where it does not run here, or not yet. UNAVAILABLE where the tool ignores its end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,6 +155,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     servicer.Promote,
                     request_deserializer=forerun_dot_v1_dot_sandbox__pb2.PromoteRequest.FromString,
                     response_serializer=forerun_dot_v1_dot_sandbox__pb2.PromoteResponse.SerializeToString,
+            ),
+            'StopExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopExecution,
+                    request_deserializer=forerun_dot_v1_dot_sandbox__pb2.StopExecutionRequest.FromString,
+                    response_serializer=forerun_dot_v1_dot_sandbox__pb2.StopExecutionResponse.SerializeToString,
             ),
             'MergeFork': grpc.unary_unary_rpc_method_handler(
                     servicer.MergeFork,
@@ -224,6 +242,33 @@ class SandboxService:
             '/forerun.v1.SandboxService/Promote',
             forerun_dot_v1_dot_sandbox__pb2.PromoteRequest.SerializeToString,
             forerun_dot_v1_dot_sandbox__pb2.PromoteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forerun.v1.SandboxService/StopExecution',
+            forerun_dot_v1_dot_sandbox__pb2.StopExecutionRequest.SerializeToString,
+            forerun_dot_v1_dot_sandbox__pb2.StopExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

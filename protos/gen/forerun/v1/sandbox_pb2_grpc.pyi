@@ -26,6 +26,10 @@ class SandboxServiceStub:
     """Makes a running speculation authoritative: its priority, its slot, its deadline. Idempotent. NOT_FOUND where the
     execution is not running here any more.
     """
+    StopExecution: _aio.UnaryUnaryMultiCallable[_sandbox_pb2.StopExecutionRequest, _sandbox_pb2.StopExecutionResponse]
+    """Stops an execution and answers when its tool has ended; how it ended comes over the stream of Execute. Idempotent.
+    NOT_FOUND where it does not run here, or not yet. UNAVAILABLE where the tool ignores its end.
+    """
     MergeFork: _aio.UnaryUnaryMultiCallable[_sandbox_pb2.MergeForkRequest, _sandbox_pb2.MergeForkResponse]
     """Merges a fork into its workspace, if the workspace has not changed since the fork. ABORTED where it has: nothing
     was merged. Idempotent by fork id.
@@ -62,6 +66,16 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_sandbox_pb2.PromoteResponse]:
         """Makes a running speculation authoritative: its priority, its slot, its deadline. Idempotent. NOT_FOUND where the
         execution is not running here any more.
+        """
+
+    @_abc_1.abstractmethod
+    def StopExecution(
+        self,
+        request: _sandbox_pb2.StopExecutionRequest,
+        context: _aio.ServicerContext[_sandbox_pb2.StopExecutionRequest, _abc.Awaitable[_sandbox_pb2.StopExecutionResponse]],
+    ) -> _abc.Awaitable[_sandbox_pb2.StopExecutionResponse]:
+        """Stops an execution and answers when its tool has ended; how it ended comes over the stream of Execute. Idempotent.
+        NOT_FOUND where it does not run here, or not yet. UNAVAILABLE where the tool ignores its end.
         """
 
     @_abc_1.abstractmethod

@@ -676,6 +676,9 @@ class EndSessionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOTALS_FIELD_NUMBER: _builtins.int
+    UNSETTLED_EXECUTIONS_FIELD_NUMBER: _builtins.int
+    unsettled_executions: _builtins.int
+    """Executions that were stopped with the session and of which no end was known after CANCEL_SETTLE_SECONDS."""
     @_builtins.property
     def totals(self) -> Global___Totals:
         """Its totals."""
@@ -684,10 +687,11 @@ class EndSessionResponse(_message.Message):
         self,
         *,
         totals: Global___Totals | None = ...,
+        unsettled_executions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals", "unsettled_executions", b"unsettled_executions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

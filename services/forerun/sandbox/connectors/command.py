@@ -18,7 +18,7 @@ from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandR
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, text_media_type
 from forerun.sandbox.connectors.templates import fill_argv, session_text, text_of
 from forerun.sandbox.isolation.launch import SetupFailed
-from forerun.sandbox.isolation.levels import Ladder
+from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import CommandEndpoint
@@ -89,6 +89,10 @@ class CommandConnector:
         if result.limit is not None:
             raise _over_limit(result.limit, limits, invocation)
         return _observation(result)
+
+    def ends_with_call(self, invocation: Invocation) -> bool:
+        """Whether killing it is the end: where it could change its fork only, or had no network to ask others over."""
+        return bool(invocation.fork) or self._ladder.strongest is not LevelName.PROCESS
 
     async def close_session(self, owner: Owner) -> None:
         """Drops the session's workspace."""

@@ -20,6 +20,8 @@ from forerun.sandbox.tools import HttpEndpoint
 
 _CONNECT_SECONDS: Final = 10.0
 _TOO_MANY_REQUESTS: Final = 429
+_NO_END: Final = frozenset({202, 408, 502, 503, 504})
+"""Accepted, and what gateways say when the tool behind them has not answered: the work may go on."""
 
 
 class HttpConnector:
@@ -68,6 +70,10 @@ class HttpConnector:
             raise _broken(invocation) from error
         finally:
             await response.aclose()
+
+    def ends_with_call(self, invocation: Invocation) -> bool:
+        """No: a server may work on after its client has hung up."""
+        return False
 
     async def close_session(self, owner: Owner) -> None:
         """Nothing is kept for a session."""
@@ -133,7 +139,10 @@ class HttpConnector:
         media_type = response.headers.get("content-type", "")
         if "json" in media_type or not media_type:
             media_type = text_media_type(content)
-        return Result(content, media_type if ok else f"{media_type}; status={response.status_code}", tool_error=not ok)
+        return Result(
+            content, media_type if ok else f"{media_type}; status={response.status_code}", tool_error=not ok,
+            may_continue=response.status_code in _NO_END,
+        )  # fmt: skip
 
 
 def _query(name: str, value: JsonValue) -> list[tuple[str, str]]:

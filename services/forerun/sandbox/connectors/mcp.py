@@ -135,6 +135,10 @@ class McpConnector:
             connection.calls -= 1
         return _observation(answer)
 
+    def ends_with_call(self, invocation: Invocation) -> bool:
+        """No: a server is told of a cancellation, and may go on all the same."""
+        return False
+
     async def list_tools(self, server: Server) -> list[ListedTool]:
         """What a server offers, over a connection of the platform's own.
 

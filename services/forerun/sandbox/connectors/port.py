@@ -77,6 +77,7 @@ class Result:
         tool_error: The tool itself reports a failure.
         cpu_seconds: CPU time, where known.
         capped: `content` already respects the output cap.
+        may_continue: It says nothing of the end: what was asked for may still take effect.
     """
 
     content: bytes
@@ -84,6 +85,7 @@ class Result:
     tool_error: bool = False
     cpu_seconds: float | None = None
     capped: bool = False
+    may_continue: bool = False
 
 
 class ToolFault(Exception):
@@ -122,6 +124,10 @@ class Connector(Protocol):
         Raises:
             ToolFault: There is no answer.
         """
+        ...
+
+    def ends_with_call(self, invocation: Invocation) -> bool:
+        """Whether nothing that a tool was told to do can still happen once `call` has ended without its answer."""
         ...
 
     async def close_session(self, owner: Owner) -> None:

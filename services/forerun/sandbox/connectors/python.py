@@ -66,6 +66,10 @@ class PythonConnector:
                 tool_error=True,
             )  # fmt: skip
 
+    def ends_with_call(self, invocation: Invocation) -> bool:
+        """No: a thread goes on to the end of its function, and nobody knows whom a coroutine has asked."""
+        return False
+
     async def close_session(self, owner: Owner) -> None:
         """Nothing is kept for a session."""
 

@@ -90,6 +90,20 @@ class Engine:
             raise NotFound(ErrorReason.NOT_FOUND, "this execution does not run here any more")
         return self._clock.monotonic() - execution.started_at
 
+    async def end(self, tenant: str, execution_id: str) -> None:
+        """Stops an execution; its tool has ended when this returns. Idempotent.
+
+        Raises:
+            NotFound: It does not run here.
+            Unavailable: The tool ignores its end.
+        """
+        execution = self._running.get((tenant, execution_id))
+        if execution is None:
+            raise NotFound(ErrorReason.NOT_FOUND, "this execution does not run here")
+        await self._stop([execution])
+        if execution.task is not None and not execution.task.done():
+            raise Unavailable(ErrorReason.TOOL_FAILED, "the tool was told to stop and goes on")
+
     async def merge(self, owner: Owner, fork: str) -> int:
         """Merges a fork; the workspace's new version.
 
@@ -170,7 +184,7 @@ class Engine:
             async with asyncio.timeout(request.invocation.timeout_seconds) as bound:
                 execution.bound = bound
                 if request.merge_on_success and request.invocation.tool.uses_workspace:
-                    execution.reached = await self._seen_before(execution)
+                    execution.reached = execution.elsewhere = await self._seen_before(execution)
                 await self._take_seat(execution)
                 result = await self._call(execution)
         except TimeoutError:
@@ -194,12 +208,24 @@ class Engine:
             fault = ToolFault(
                 Ended.OUTCOME_UNKNOWN, ErrorReason.INTERNAL, "the worker failed during the call; its log says why"
             )
-        finished = execution.finish(result, fault, self._clock.monotonic())
+        may_continue = self._may_continue(execution, result, fault)
+        finished = execution.finish(result, fault, self._clock.monotonic(), may_continue=may_continue)
         del self._running[request.invocation.tenant, request.execution]
         if execution.seat is not None:
             self._slots.release(execution.seat)
         self._ended(request, finished)
         execution.steps.put_nowait(finished)
+
+    def _may_continue(self, execution: Execution, result: Result | None, fault: ToolFault | None) -> bool:
+        """Whether what the tool was told to do may still happen, now that the call has ended."""
+        if fault is None:
+            return result is not None and result.may_continue
+        if fault.not_started or not execution.reached:
+            return False
+        if execution.elsewhere or fault.reason is ErrorReason.INTERNAL:
+            return True
+        invocation = execution.request.invocation
+        return not self._connectors[type(invocation.tool.endpoint)].ends_with_call(invocation)
 
     async def _seen_before(self, execution: Execution) -> bool:
         """True where this call was merged, or where another execution is at it, for a stream that broke.
@@ -237,6 +263,7 @@ class Engine:
         if not request.merge_on_success:
             return await self._in_fork(execution, connector, workspace)
         async with workspace.writing():
+            execution.elsewhere = False  # whoever was at it before has left the workspace
             if await workspace.merged(invocation.fork):
                 return unpacked(await workspace.outcome(invocation.fork))
             execution.reached = False

@@ -58,6 +58,7 @@ class Finished:
         queued_seconds: Time before it.
         preempted: It was sent away for authoritative work.
         promoted: It was promoted while it ran.
+        may_continue: The tool was reached, and what it was told to do may still take effect.
     """
 
     ended: Ended
@@ -69,6 +70,7 @@ class Finished:
     queued_seconds: float
     preempted: bool
     promoted: bool
+    may_continue: bool
 
 
 Step = Started | Chunk | Finished
@@ -100,6 +102,8 @@ class Execution:
         self.asked_at = now
         self.started_at = now
         self.reached = False
+        # Another execution is, or was, at the same call: how this one ends says nothing of that.
+        self.elsewhere = False
         self.promoted = False
         self.decided = False
         self.begun = False
@@ -171,7 +175,7 @@ class Execution:
             Ended.CANCELLED, ErrorReason.CALL_CANCELLED, "the call was taken back", not_started=not self.reached
         )
 
-    def finish(self, result: Result | None, fault: ToolFault | None, now: float) -> Finished:
+    def finish(self, result: Result | None, fault: ToolFault | None, now: float, *, may_continue: bool) -> Finished:
         """The last message; whatever of the answer was not sent yet goes before it or inside it."""
         digest, size = "", 0
         if result is not None:
@@ -193,4 +197,5 @@ class Execution:
             queued_seconds=(self.started_at if seated else now) - self.asked_at,
             preempted=self._preempted and fault is not None,
             promoted=self.promoted,
+            may_continue=may_continue,
         )
