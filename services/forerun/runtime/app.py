@@ -130,11 +130,12 @@ class App:
         while remaining:
             part = remaining[-1]
             left = max(0.0, deadline - asyncio.get_running_loop().time())
+            wanted = sum(other.stop_seconds or 0.0 for other in remaining)
             if part.stop_seconds is None:
-                reserved = sum(other.stop_seconds or 0.0 for other in remaining)
-                bound = max(left / 2, left - reserved)
+                bound = max(left / 2, left - wanted)
             else:
-                bound = min(left, part.stop_seconds)
+                # Where there is less time than they may take, each gets its share: none starves those behind it.
+                bound = part.stop_seconds * min(1.0, left / wanted) if wanted else 0.0
             try:
                 clean = await _stop(part, bound) and clean
             except asyncio.CancelledError:

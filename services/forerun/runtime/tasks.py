@@ -13,6 +13,9 @@ from forerun.runtime.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
+# A cancelled task needs some turns of the loop to end, also where the process has no time left.
+_LEAST_SECONDS: Final = 0.1
+
 
 class Failure:
     """The reason for which a process has to end, if there is one."""
@@ -80,13 +83,13 @@ class TaskScope:
         """Nothing to do: tasks are spawned when they are needed."""
 
     async def stop(self, grace_seconds: float) -> None:
-        """Cancels all tasks and waits for them, at most `grace_seconds`."""
+        """Cancels all tasks and waits for them, at most `grace_seconds`, but long enough to see them end."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
-            _, hanging = await asyncio.wait(tasks, timeout=grace_seconds)
+            _, hanging = await asyncio.wait(tasks, timeout=max(_LEAST_SECONDS, grace_seconds))
             if hanging:
                 _LOG.error(
                     "tasks ignore their cancellation",

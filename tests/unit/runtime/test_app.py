@@ -83,6 +83,20 @@ def test_the_part_without_bound_gets_what_the_others_leave() -> None:
     live(main)
 
 
+def test_where_time_is_short_no_part_starves_those_behind_it() -> None:
+    async def main() -> None:
+        record = Recorder()
+        parts = (record.part("bus", stop_seconds=4.0), record.part("server", stop_seconds=2.0, takes=100.0))
+        process = app(*parts, record.part("streams", stop_seconds=None, takes=3.0))
+        await process.start()
+        await process.stop(6.0)
+        assert record.graces["streams"] == 3.0
+        assert record.graces["server"] == 1.0
+        assert record.graces["bus"] == 1.5  # what is left after the server was given up, half a second late
+
+    live(main)
+
+
 def test_a_part_that_hangs_is_given_up_and_the_others_still_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         record = Recorder()
@@ -201,6 +215,23 @@ def test_stopping_a_scope_leaves_no_task_and_takes_none() -> None:
         assert len(asyncio.all_tasks()) == 1
 
     live(main)
+
+
+def test_a_task_that_ends_in_a_few_turns_of_the_loop_is_not_reported_where_no_time_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def gathers() -> None:
+        await asyncio.gather(asyncio.sleep(100), asyncio.sleep(100))
+
+    async def main() -> None:
+        scope = TaskScope("scope", metrics=Metrics(None))
+        task = scope.spawn(gathers(), name="gathers")
+        await asyncio.sleep(0)
+        await scope.stop(0.0)
+        assert task.cancelled()
+
+    live(main)
+    assert not caplog.records
 
 
 def test_a_task_that_ignores_its_cancellation_does_not_hold_the_stop(caplog: pytest.LogCaptureFixture) -> None:
