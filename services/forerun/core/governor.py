@@ -139,6 +139,11 @@ class Purse:
         self.credits = min(self.credits, limits.maximum_credits)
         self.money = min(self.money, limits.money)
 
+    def empty(self) -> None:
+        """What an earlier owner has spent is not known: a session that goes on has to earn again what it spends."""
+        self.credits = 0.0
+        self.money = 0.0
+
     def earn(self) -> None:
         """An authoritative call earns its share of a credit."""
         self.credits = min(self.limits.maximum_credits, self.credits + self.limits.credits_per_call)

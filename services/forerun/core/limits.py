@@ -132,6 +132,9 @@ STREAM_LINGER_SECONDS: Final = 30.0
 JOURNAL_EVENTS_PER_SESSION: Final = 100_000
 """Events of one session's journal. It is replayed on take-over, so it has an end."""
 
+EVENT_IDS_PER_SESSION: Final = 4_096
+"""Events of one session that are known by their id when they are sent again: more than a client has under way."""
+
 # ---------------------------------------------------------------- sessions and time
 
 SESSIONS_PER_REPLICA: Final = 10_000

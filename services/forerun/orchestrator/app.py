@@ -15,6 +15,7 @@ from forerun.orchestrator.opening import Parts
 from forerun.orchestrator.ownership import Ownership
 from forerun.orchestrator.places import Places
 from forerun.orchestrator.policies import PolicySource
+from forerun.orchestrator.results import Results
 from forerun.orchestrator.runner import Ports
 from forerun.orchestrator.service import SessionServicer
 from forerun.orchestrator.settings import OrchestratorSettings
@@ -29,7 +30,7 @@ from forerun.runtime.bus_connect import BusPart
 from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_chassis
 from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
-from forerun.runtime.tasks import TaskScope
+from forerun.runtime.tasks import Failure, TaskScope
 from forerun.v1 import session_pb2, session_pb2_grpc
 
 _SERVICE = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
@@ -51,7 +52,8 @@ class _Room:
         self._settings = settings
         self._chassis = chassis
         self._bus = bus
-        self._tasks = TaskScope("orchestrator", metrics=chassis.metrics)
+        self.failed = Failure()
+        self._tasks = TaskScope("orchestrator", metrics=chassis.metrics, failure=self.failed)
         self._subscriptions: list[Subscription] = []
         self._servicer: SessionServicer | None = None
         self._engine: Orchestrator | None = None
@@ -80,7 +82,7 @@ class _Room:
         policies = PolicySource(bus, settings.policy_file, refresh)
         switch = Switch(bus, chassis.clock, refresh)
         observer = Observer(chassis.metrics, chassis.tracing)
-        outbox = Outbox(bus)
+        outbox = Outbox(bus, chassis.metrics)
         ports = Ports(
             workers=workers,
             certifier=Certifier(chassis.network, settings.verifier_target),
@@ -93,6 +95,7 @@ class _Room:
                 waiting_calls=settings.max_waiting_calls,
                 setting=settings.variable("max_waiting_calls"),
             ),
+            results=Results(bus),
             partitions=settings.partitions,
             monotonic=chassis.clock.monotonic,
         )
@@ -177,4 +180,10 @@ def build(
         Part("server", server, stop_seconds=3.0),
         Part("streams", Callbacks(stop=room.leave), stop_seconds=None),
     ]
-    return App(service="orchestrator", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)
+    return App(
+        service="orchestrator",
+        parts=parts,
+        metrics=chassis.metrics,
+        drain_seconds=settings.drain_seconds,
+        failed=room.failed,
+    )

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from forerun.core import limits
 from forerun.core.candidates import Candidate
 from forerun.core.candidates import problems as candidate_problems
-from forerun.core.session import AskedCall, Proposal
+from forerun.core.session import AskedCall, Effect, Proposal, SessionMachine
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
 from forerun.orchestrator.places import SessionPlaces
@@ -23,13 +23,14 @@ from forerun.runtime.auth import Caller
 from forerun.runtime.bus import Message
 from forerun.runtime.errors import (
     ErrorReason,
+    FailedPrecondition,
     ForerunError,
     InvalidArgument,
     PermissionDenied,
     ResourceExhausted,
     Unavailable,
 )
-from forerun.v1 import event_pb2, prediction_pb2, session_pb2
+from forerun.v1 import prediction_pb2, session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -137,6 +138,25 @@ class Orchestrator:
             _same_caller(runner, caller)
         return runner
 
+    async def end(self, caller: Caller, session: str, reason: str) -> session_pb2.EndSessionResponse:
+        """Ends a session, also one of another replica, which loses it by that. One that has ended stays so.
+
+        Raises:
+            InvalidArgument: the session id is no UUID.
+            NotFound: nobody has opened it.
+            PermissionDenied: it belongs to another principal.
+            Unavailable: the broker cannot be asked, or this replica is stopping.
+        """
+        runner = self.find(caller, session)
+        if runner is None:
+            try:
+                # Its own agent is known from its opening; what stands here is not used.
+                runner = await self.open(caller, session_pb2.Hello(session=session, agent="-", resume=True))
+            except FailedPrecondition:
+                return session_pb2.EndSessionResponse()
+        runner.close(reason or "ended by the client")
+        return runner.ended()
+
     # ------------------------------------------------------------ calls and events
 
     def ask(self, runner: Runner, batch: session_pb2.CallBatch) -> None:
@@ -166,29 +186,25 @@ class Orchestrator:
         runner.step.ask(now)
         runner.apply(session.machine.asked(batch.turn, calls, now, timeout_seconds=timeout))
 
-    def record(self, runner: Runner, event: session_pb2.ClientEvent) -> None:
-        """Takes an event of the client.
+    def record(self, runner: Runner, event: session_pb2.ClientEvent, event_id: str = "") -> int:
+        """Takes an event of the client; its number in the session. One with an id may be sent again.
 
         Raises:
             InvalidArgument: it says nothing.
             ResourceExhausted: the session's journal is full.
         """
+        machine, recorded = runner.session.machine, runner.session.recorded
+        known = recorded.number(event_id) if event_id else None
+        if known is not None:
+            return known
         _check_journal(runner.session)
-        machine, now = runner.session.machine, self._p.ports.monotonic()
-        match event.WhichOneof("event"):
-            case "user_turn":
-                runner.apply(machine.user_turn(event.user_turn.text, now))
-            case "model_started":
-                runner.step.begin(now)
-                runner.apply(machine.model_started(event.model_started.turn, now))
-            case "assistant_message":
-                message = event.assistant_message
-                runner.apply(machine.assistant_message(message.turn, message.text, now))
-            case "task_outcome":
-                outcome: event_pb2.TaskOutcome = event.task_outcome
-                runner.apply(machine.task_outcome(outcome.reward, outcome.label, now))
-            case None:
-                raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the event says nothing")
+        now = self._p.ports.monotonic()
+        if event.HasField("model_started"):
+            runner.step.begin(now)
+        runner.apply(_take_event(machine, event, now, event_id))
+        if event_id:
+            recorded.add(event_id, machine.number)
+        return machine.number
 
     def cancel(self, runner: Runner, turn: int, index: int) -> None:
         """Takes a call back."""
@@ -301,6 +317,21 @@ class Orchestrator:
         deadline = loop.time() + grace_seconds
         for journal in list(self._journals):
             await journal.drain(max(0.0, deadline - loop.time()))
+
+
+def _take_event(machine: SessionMachine, event: session_pb2.ClientEvent, now: float, event_id: str) -> list[Effect]:
+    match event.WhichOneof("event"):
+        case "user_turn":
+            return machine.user_turn(event.user_turn.text, now, event_id=event_id)
+        case "model_started":
+            return machine.model_started(event.model_started.turn, now, event_id=event_id)
+        case "assistant_message":
+            said = event.assistant_message
+            return machine.assistant_message(said.turn, said.text, now, event_id=event_id)
+        case "task_outcome":
+            outcome = event.task_outcome
+            return machine.task_outcome(outcome.reward, outcome.label, now, event_id=event_id)
+    raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the event says nothing")
 
 
 def _check_batch(batch: session_pb2.CallBatch) -> None:

@@ -85,6 +85,7 @@ class Journal:
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._space = asyncio.Event()
         self._finishing = False
         self.closed = False
         self.replaced = False
@@ -94,6 +95,12 @@ class Journal:
         """Events that are not stored yet."""
         return len(self._queue)
 
+    async def room(self) -> None:
+        """Waits while too much is owed: until then no more is taken from the client, which is pushed back by that."""
+        while len(self._queue) >= limits.SESSION_INBOX_EVENTS and not self.closed:
+            self._space.clear()
+            await self._space.wait()
+
     def write(self, effect: Append) -> None:
         """Takes an event; returns at once."""
         if self.closed or len(self._queue) >= limits.OUTBOX_MESSAGES:
@@ -101,7 +108,7 @@ class Journal:
                 # Not at once: whoever writes is still performing effects.
                 asyncio.get_running_loop().call_soon(self._acknowledged, effect.token, False)
             return
-        owed = _Owed(to_event(self._context, effect.number, effect.event), effect.token)
+        owed = _Owed(to_event(self._context, effect.number, effect.event, effect.event_id), effect.token)
         if effect.token is not None:
             owed.patience = asyncio.get_running_loop().call_later(_TOKEN_SECONDS, self._give_up_waiting, owed)
         self._queue.append(owed)
@@ -146,7 +153,8 @@ class Journal:
                     self._subject,
                     owed.message.SerializeToString(),
                     headers=self._headers | {EVENT_TYPE_HEADER: owed.message.WhichOneof("event") or ""},
-                    message_id=owed.message.id,
+                    # Some events have their client's id: it says nothing outside their session.
+                    message_id=f"{self._subject}.{owed.message.id}",
                     expected_last_sequence=self._sequence,
                     timeout_seconds=_APPEND_SECONDS,
                 )
@@ -197,6 +205,7 @@ class Journal:
 
     def _done(self, owed: _Owed, *, stored: bool) -> None:
         self._queue.popleft()
+        self._space.set()
         self._tell(owed, stored=stored)
 
     def _tell(self, owed: _Owed, *, stored: bool) -> None:
@@ -209,6 +218,7 @@ class Journal:
         self.closed = self.replaced = True
         waiting, self._queue = self._queue, deque()
         self._idle.set()
+        self._space.set()
         for owed in waiting:
             self._tell(owed, stored=False)
         self._lost()

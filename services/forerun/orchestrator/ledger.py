@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.core import limits
+from forerun.runtime import metrics_table as m
 from forerun.runtime.bus import AppendUncertain, Bus
 from forerun.runtime.errors import ForerunError, Unavailable
+from forerun.runtime.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 _APPEND_SECONDS: Final = 2.0
@@ -31,15 +33,17 @@ class Outbox:
 
     Args:
         bus: Where to.
+        metrics: Where lines that are lost are counted.
     """
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, metrics: Metrics) -> None:
         self._bus = bus
+        self._metrics = metrics
         self._lines: deque[_Line] = deque()
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.dropped = 0
+        self._full = False
 
     @property
     def owed(self) -> int:
@@ -49,8 +53,15 @@ class Outbox:
     def put(self, subject: str, data: bytes, line_id: str) -> None:
         """Takes a line. Above the bound it is dropped and counted: the ledger then says less, never something else."""
         if len(self._lines) >= limits.OUTBOX_MESSAGES:
-            self.dropped += 1
+            self._metrics.add(m.DROPPED, bound="outbox")
+            if not self._full:
+                self._full = True
+                _LOG.error(
+                    "more ledger lines are owed than OUTBOX_MESSAGES allows: further ones are lost and counted",
+                    extra={"fields": {"forerun.count": len(self._lines)}},
+                )
             return
+        self._full = False
         self._lines.append(_Line(subject, data, line_id))
         self._idle.clear()
         self._more.set()
@@ -87,6 +98,6 @@ class Outbox:
                 await asyncio.sleep(wait)
                 wait = min(_RETRY_MAX_SECONDS, wait * 2)
             except ForerunError as error:
-                self.dropped += 1
+                self._metrics.add(m.DROPPED, bound="outbox")
                 _LOG.error("a ledger line was refused", extra={"fields": {"error.type": error.reason}})
                 return

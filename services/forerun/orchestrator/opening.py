@@ -19,14 +19,14 @@ from forerun.orchestrator.ownership import Claim, Ownership
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.preparation import Tool, client_tool_of
 from forerun.orchestrator.records import EventContext
-from forerun.orchestrator.restore import History, read_history
+from forerun.orchestrator.restore import History, read_on
 from forerun.orchestrator.runner import Ports, Runner
 from forerun.orchestrator.session import Session
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.orchestrator.switch import Switch
 from forerun.runtime import subjects
 from forerun.runtime.auth import Caller
-from forerun.runtime.bus import Bus, Message
+from forerun.runtime.bus import Bus
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, FailedPrecondition, InvalidArgument, Unavailable
 from forerun.runtime.ids import Ids
@@ -79,7 +79,7 @@ class Opening:
         tools = await self._tools(caller, hello.session)
         claim = await self._p.ownership.claim(caller, hello.session, hello.agent, resume=hello.resume)
         subject = self._subject(caller.tenant, claim.agent, hello.session)
-        history = History() if claim.epoch == 1 else await self._history(caller.tenant, subject)
+        history = History() if claim.epoch == 1 else await self._history(subject)
         if history.ended:
             raise FailedPrecondition(
                 ErrorReason.SESSION_ENDED, "the session has ended; open a new one", metadata={"session": hello.session}
@@ -112,17 +112,14 @@ class Opening:
         number = subjects.partition(tenant, agent, partitions=self._p.settings.partitions)
         return subjects.event(number, tenant, agent, session)
 
-    async def _history(self, tenant: str, subject: str) -> History:
-        messages: list[Message] = []
-        after = 0
-        while len(messages) < limits.JOURNAL_EVENTS_PER_SESSION:
+    async def _history(self, subject: str) -> History:
+        history, after = History(), 0
+        while True:
             page = await self._p.bus.read(subject, after_sequence=after, limit=_READ_PAGE)
-            messages.extend(page)
+            read_on(history, page)
             if len(page) < _READ_PAGE:
-                break
+                return history
             after = page[-1].sequence or 0
-        results = self._p.bus.objects("results")
-        return await read_history(messages, lambda digest: results.get(digest, tenant))
 
     def _make(
         self,
@@ -166,6 +163,7 @@ class Opening:
             declared=tuple(hello.tools) or (tuple(opened.tools) if opened else ()),
             label=hello.label or (opened.label if opened else ""),
             held_out=held_out,
+            recorded=history.recorded,
         )
         declare(session, hello)
         runner: Runner
@@ -239,12 +237,7 @@ def check_hello(hello: session_pb2.Hello) -> None:
     Raises:
         InvalidArgument: the session id is no UUID, or a name is missing or too long.
     """
-    try:
-        uuid.UUID(hello.session)
-    except ValueError:
-        raise InvalidArgument(
-            ErrorReason.ARGUMENT_INVALID, "`session` must be a UUID (version 7), made by the client"
-        ) from None
+    _check_uuid("session", hello.session)
     if not 0 < len(hello.agent) <= limits.NAME_CHARS:
         raise InvalidArgument(
             ErrorReason.ARGUMENT_INVALID, f"`agent` must have 1 to {limits.NAME_CHARS} characters (NAME_CHARS)"
@@ -255,6 +248,27 @@ def check_hello(hello: session_pb2.Hello) -> None:
             ErrorReason.ARGUMENT_INVALID,
             f"at most {limits.CALLS_PER_MESSAGE} tools, each name with 1 to {limits.NAME_CHARS} characters",
         )
+
+
+def check_event_id(event_id: str) -> str:
+    """The id of an event in its one form.
+
+    Raises:
+        InvalidArgument: it is no UUID, so nobody could tell the event from another one.
+    """
+    return str(_check_uuid("id", event_id))
+
+
+def _check_uuid(name: str, text: str) -> uuid.UUID:
+    # Any version passes: nothing here depends on the client's clock, which is in the version that clients use.
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise InvalidArgument(
+            ErrorReason.ARGUMENT_INVALID,
+            f"`{name}` must be a UUID (version 7), made by the client",
+            metadata={"field": name},
+        ) from None
 
 
 def declare(session: Session, hello: session_pb2.Hello) -> None:

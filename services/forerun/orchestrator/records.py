@@ -88,7 +88,7 @@ def observation_message(result: ExecutionResult | None, *, content: bool = True)
         media_type=result.media_type,
         tool_error=result.tool_error,
         digest=result.digest,
-        size_bytes=len(result.content),
+        size_bytes=result.stored_bytes or len(result.content),
     )
 
 
@@ -97,10 +97,10 @@ def key_message(session: str, call: tuple[int, int]) -> common_pb2.CallKey:
     return common_pb2.CallKey(session=session, turn=call[0], index=call[1])
 
 
-def to_event(context: EventContext, number: int, event: JournalEvent) -> event_pb2.SessionEvent:
-    """The journal's message for an event."""
+def to_event(context: EventContext, number: int, event: JournalEvent, event_id: str = "") -> event_pb2.SessionEvent:
+    """The journal's message for an event; without an id it gets a new one."""
     message = event_pb2.SessionEvent(
-        id=context.ids.uuid7(),
+        id=event_id or context.ids.uuid7(),
         tenant=context.tenant,
         agent=context.agent,
         session=context.session,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
@@ -10,11 +10,12 @@ from google.protobuf.message import DecodeError
 from forerun.core.outcomes import Served
 from forerun.core.session import CallAnswer, Closed, ExecutionResult
 from forerun.orchestrator.records import failure_of, status_of
+from forerun.orchestrator.session import Recorded
 from forerun.runtime.bus import Message
 from forerun.runtime.errors import Bug, ErrorReason
 from forerun.v1 import common_pb2, event_pb2
 
-Fetch = Callable[[str], Awaitable[bytes]]
+_OF_CLIENTS = frozenset({"user_turn", "model_started", "assistant_message", "task_outcome"})
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class History:
         intents: Calls that may not be repeated and were about to start.
         closed: Calls that were answered.
         user_texts: What the user said.
+        recorded: Numbers of the client's latest events, by id.
     """
 
     number: int = 0
@@ -42,24 +44,19 @@ class History:
     intents: set[tuple[int, int]] = field(default_factory=set)
     closed: dict[tuple[int, int], Closed] = field(default_factory=dict)
     user_texts: list[str] = field(default_factory=list)
+    recorded: Recorded = field(default_factory=Recorded)
 
     def unknown(self) -> dict[tuple[int, int], event_pb2.AskedCall]:
         """Calls of which it cannot be known whether they took effect."""
         return {key: self.asked[key] for key in sorted(self.intents) if key not in self.closed and key in self.asked}
 
 
-async def read_history(messages: Sequence[Message], fetch: Fetch) -> History:
-    """Reads a journal in order.
-
-    Args:
-        messages: The session's messages.
-        fetch: Gets a large observation by its digest.
+def read_on(history: History, messages: Sequence[Message]) -> None:
+    """Reads the next messages of a journal, in order. Large observations stay in the store until somebody asks.
 
     Raises:
         Bug: an entry cannot be read.
-        ForerunError: a large observation cannot be fetched.
     """
-    history = History()
     for message in messages:
         try:
             event = event_pb2.SessionEvent.FromString(message.data)
@@ -67,12 +64,14 @@ async def read_history(messages: Sequence[Message], fetch: Fetch) -> History:
             raise Bug(ErrorReason.INTERNAL, "an entry of the session's journal cannot be read") from error
         history.number = max(history.number, event.number)
         history.sequence = message.sequence or history.sequence
-        await _take(history, event, fetch)
-    return history
+        _take(history, event)
 
 
-async def _take(history: History, event: event_pb2.SessionEvent, fetch: Fetch) -> None:
-    match event.WhichOneof("event"):
+def _take(history: History, event: event_pb2.SessionEvent) -> None:
+    kind = event.WhichOneof("event")
+    if kind in _OF_CLIENTS:
+        history.recorded.add(event.id, event.number)
+    match kind:
         case "opened":
             history.opened = history.opened or event.opened
         case "user_turn":
@@ -85,23 +84,21 @@ async def _take(history: History, event: event_pb2.SessionEvent, fetch: Fetch) -
         case "intent":
             history.intents.add((event.intent.call.turn, event.intent.call.index))
         case "call_finished":
-            await _close(history, event.call_finished, fetch)
+            _close(history, event.call_finished)
         case "closed":
             history.ended = True
 
 
-async def _close(history: History, finished: event_pb2.CallFinished, fetch: Fetch) -> None:
+def _close(history: History, finished: event_pb2.CallFinished) -> None:
     key = (finished.call.turn, finished.call.index)
     asked = history.asked.get(key)
     if asked is None:
         return
     observation = finished.observation
-    content = observation.content
-    if not content and observation.size_bytes:
-        content = await fetch(observation.digest)
     result = ExecutionResult(
         status=status_of(finished.status),
-        content=content,
+        content=observation.content,
+        stored_bytes=0 if observation.content else observation.size_bytes,
         media_type=observation.media_type,
         tool_error=observation.tool_error,
         digest=observation.digest,

@@ -15,6 +15,7 @@ from forerun.core.session import (
     Answer,
     Append,
     BumpShared,
+    CallAnswer,
     CancelExecution,
     Certify,
     DropFork,
@@ -34,6 +35,7 @@ from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.outlet import Outlet
 from forerun.orchestrator.places import Places
 from forerun.orchestrator.records import ledger_line, totals_message
+from forerun.orchestrator.results import Results
 from forerun.orchestrator.session import Session
 from forerun.orchestrator.shared import SharedGenerations
 from forerun.orchestrator.workers import Workers
@@ -62,6 +64,7 @@ class Ports:
         tasks: Owns background work.
         observer: Metrics, totals and traces.
         places: What may run at the same time.
+        results: Large results that were stored.
         partitions: Predictor partitions.
         monotonic: The time for decisions.
     """
@@ -73,6 +76,7 @@ class Ports:
     tasks: TaskScope
     observer: Observer
     places: Places
+    results: Results
     partitions: int
     monotonic: Callable[[], float]
 
@@ -162,8 +166,7 @@ class Runner:
             case Certify():
                 self._spawn(self._certify(effect), "certify")
             case Answer():
-                self._ports.observer.answered(effect.answer)
-                self.outlet.answer(effect.answer, conflict=effect.conflict)
+                self._answer(effect)
             case Record():
                 self._record(effect)
 
@@ -210,7 +213,7 @@ class Runner:
     def _may_launch(self, execution: str) -> bool:
         """Takes a place for a speculation, at once: others may be launched before its task begins."""
         session = self.session
-        if not self._ports.workers.has_slot(session.context.session):
+        if not self._ports.workers.has_slot(session.context.session) or not self._ports.certifier.answers():
             return False
         return self._ports.places.reserve(execution, session.policy.concurrent)
 
@@ -299,6 +302,18 @@ class Runner:
 
     # ------------------------------------------------------------ answers and records
 
+    def _answer(self, effect: Answer) -> None:
+        answer = effect.answer
+        if answer.result is not None and answer.result.stored_bytes:
+            self._spawn(self._answer_from_store(answer), "stored-answer")
+            return
+        self._ports.observer.answered(answer)
+        self.outlet.answer(answer, conflict=effect.conflict)
+
+    async def _answer_from_store(self, answer: CallAnswer) -> None:
+        """Answers again what an earlier owner has answered: the content comes from the object store."""
+        self.outlet.answer(await self._ports.results.fill(self.session.caller.tenant, answer), conflict=False)
+
     def _record(self, effect: Record) -> None:
         session = self.session
         self._ports.observer.recorded(session.caller.tenant, effect.entry)
@@ -319,6 +334,7 @@ class Runner:
             contract=contract_message(prepared.contract),
             credential_scope=session.caller.credential_scope,
             session_label=session.label,
+            worker=self._ports.workers.holder(session.context.session) if prepared.uses_workspace else "",
             contracts=[contract_message(tool.contract(session.policy)) for tool in session.tools.values()],
             partition=subjects.partition(
                 session.caller.tenant, session.context.agent, partitions=self._ports.partitions

@@ -11,6 +11,7 @@ import grpc.aio
 from forerun.core import limits
 from forerun.orchestrator.engine import Orchestrator
 from forerun.orchestrator.observer import Observer
+from forerun.orchestrator.opening import check_event_id
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.records import failure_from, failure_message, mode_message, totals_message
 from forerun.orchestrator.runner import Runner
@@ -109,6 +110,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     async def _read(self, runner: Runner, requests: Requests, context: _Context) -> None:
         async for request in requests:
             kind = request.WhichOneof("message")
+            await runner.journal.room()
             try:
                 if kind == "batch":
                     if self._admitted(context) != runner.session.caller:
@@ -140,6 +142,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     ) -> session_pb2.CallToolsResponse:
         """The calls of one message, for simple clients."""
         runner = await self._engine.open(current_caller(), request.hello)
+        await runner.journal.room()
         turn = request.batch.turn
         waiting = [runner.outlet.wait_for((turn, call.index)) for call in request.batch.calls]
         try:
@@ -169,18 +172,15 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     ) -> session_pb2.RecordEventResponse:
         """Records an event, for simple clients."""
         runner = await self._engine.open(current_caller(), request.hello)
-        self._engine.record(runner, request.event)
-        return session_pb2.RecordEventResponse(number=runner.session.machine.number)
+        await runner.journal.room()
+        number = self._engine.record(runner, request.event, check_event_id(request.id))
+        return session_pb2.RecordEventResponse(number=number)
 
     async def EndSession(  # noqa: N802
         self, request: session_pb2.EndSessionRequest, context: _Context
     ) -> session_pb2.EndSessionResponse:
-        """Ends a session; one that is not open here has nothing to end."""
-        runner = self._engine.find(current_caller(), request.session)
-        if runner is None:
-            return session_pb2.EndSessionResponse()
-        runner.close(request.reason or "ended by the client")
-        return runner.ended()
+        """Ends a session, wherever it is open."""
+        return await self._engine.end(current_caller(), request.session, request.reason)
 
     async def SetSpeculation(  # noqa: N802
         self, request: session_pb2.SetSpeculationRequest, context: _Context

@@ -5,11 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from forerun.core import limits
 from forerun.core.session import Failure, PreparedCall, SessionMachine
 from forerun.orchestrator.preparation import Preparation, Tool
 from forerun.orchestrator.records import EventContext
 from forerun.runtime.auth import Caller
 from forerun.runtime.policy import Policy
+
+
+class Recorded:
+    """The latest events of a client, by id, so that one that is sent again is not recorded again."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def add(self, event_id: str, number: int) -> None:
+        """An event was recorded."""
+        self._numbers[event_id] = number
+        if len(self._numbers) > limits.EVENT_IDS_PER_SESSION:
+            del self._numbers[next(iter(self._numbers))]
+
+    def number(self, event_id: str) -> int | None:
+        """The number of an event, or None where it is new, or so old that it is not known any more."""
+        return self._numbers.get(event_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +46,7 @@ class Session:
         wanted: The mode that the client asked for, or 0.
         label: Its logical name.
         held_out: The hold-out took it.
+        recorded: The client's events by their ids.
     """
 
     caller: Caller
@@ -37,6 +58,7 @@ class Session:
     wanted: int
     label: str
     held_out: bool
+    recorded: Recorded = field(default_factory=Recorded)
     preparation: Preparation = field(init=False)
 
     def __post_init__(self) -> None:

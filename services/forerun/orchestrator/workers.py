@@ -49,12 +49,14 @@ class Worker:
 
     Attributes:
         address: Where it is reached.
+        name: Its id, by its last report; empty before the first one.
         speculative_free: Free slots for speculation, by its last report less what was started since.
         waiting: Authoritative calls that wait there.
         heard_at: Loop time of the last report; configured workers count as heard.
     """
 
     address: str
+    name: str = ""
     speculative_free: int = 1
     waiting: int = 0
     heard_at: float = field(default=float("inf"))
@@ -73,7 +75,7 @@ class Workers:
         self._network = network
         self._tools_changed = tools_changed
         self._workers: dict[str, Worker] = {target: Worker(target) for target in targets}
-        self._tools: dict[tuple[str, str, str], dict[str, Tool]] = {}
+        self._tools: dict[tuple[str, str, str, str], dict[str, Tool]] = {}
         self._generation: dict[str, int] = {}
         self._pins: OrderedDict[str, Worker] = OrderedDict()
 
@@ -90,12 +92,13 @@ class Workers:
             if len(self._workers) >= 4096:
                 return
             worker = self._workers[report.address] = Worker(report.address)
+        worker.name = report.worker
         worker.speculative_free = report.speculative_free
         worker.waiting = report.authoritative_waiting
         worker.heard_at = asyncio.get_running_loop().time()
         if self._generation.get(report.address, 0) != report.tools_generation:
             self._generation[report.address] = report.tools_generation
-            self._tools.clear()
+            self._tools = {key: tools for key, tools in self._tools.items() if key[0] != report.address}
             self._tools_changed()
 
     def choose(self, session: str) -> Worker:
@@ -127,18 +130,24 @@ class Workers:
                 self._pins.popitem(last=False)
         return chosen
 
+    def holder(self, session: str) -> str:
+        """The id of the worker that holds a session's workspace; empty where that is not known."""
+        pinned = self._pins.get(session)
+        return pinned.name if pinned is not None else ""
+
     def _stub(self, worker: Worker) -> sandbox_pb2_grpc.SandboxServiceStub:
         return sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(worker.address))
 
     # ------------------------------------------------------------ tools
 
     async def tools(self, caller: Caller, session: str = "") -> Mapping[str, Tool]:
-        """The tools that a caller can use, by name. Kept until a worker says that they changed.
+        """The tools that a caller can use, by name, on the session's worker. Kept until it says that they changed.
 
         Raises:
             ForerunError: the worker cannot be asked.
         """
-        key = (caller.tenant, caller.principal, caller.credential_scope)
+        worker = self.choose(session)
+        key = (worker.address, caller.tenant, caller.principal, caller.credential_scope)
         known = self._tools.get(key)
         if known is not None:
             return known
@@ -148,9 +157,7 @@ class Workers:
             )
         )
         with rpc_errors():
-            response = await self._stub(self.choose(session)).ListTools(
-                request, timeout=_LIST_SECONDS, metadata=on_behalf_of(caller)
-            )
+            response = await self._stub(worker).ListTools(request, timeout=_LIST_SECONDS, metadata=on_behalf_of(caller))
         tools = {message.name: tool_of(message) for message in response.tools}
         if len(self._tools) >= 1024:
             self._tools.clear()

@@ -56,6 +56,9 @@ class Calls:
             self._keys.forget(turn)
         if not new:
             return
+        for one in new:
+            if isinstance(one.prepared, PreparedCall) and not self._keys.journalled((turn, one.index)):
+                self._c.purse.earn()  # once for each call, however often its owner is lost
         self._keys.write_down(turn, new)
         batch = Batch(BatchOrder())
         for position, one in enumerate(new):
@@ -66,7 +69,6 @@ class Calls:
         ordered = BatchCall()
         if isinstance(asked.prepared, PreparedCall):
             prepared = asked.prepared
-            self._c.purse.earn()
             if prepared.contract.open_world:
                 # The agent itself sends these out; what it gives to a closed tool may be somebody else's text.
                 self._c.trusted.add_value(prepared.value)

@@ -12,11 +12,15 @@ class Append:
     """Write an event to the journal, in the order of the effects.
 
     With a token: answer True when it is acknowledged, False when it was certainly not stored or nobody knows.
+
+    Attributes:
+        event_id: The client's id of the event; empty: a new one.
     """
 
     number: int
     event: JournalEvent
     token: int | None = None
+    event_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What is known of call keys: which calls the journal has, and how the answered ones were answered."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from forerun.core import limits
 from forerun.core.session.call import Closed
@@ -30,6 +31,10 @@ class CallKeys:
         self._journalled = set(journalled)
         self.forget(last_turn)
 
+    def journalled(self, call: CallId) -> bool:
+        """The journal has this call: it was asked for before, perhaps of an earlier owner."""
+        return call in self._journalled
+
     def write_down(self, turn: int, asked: Sequence[AskedCall]) -> None:
         """Puts calls into the journal that are not there yet, in events that fit into one message of the bus."""
         part: list[AskedCall] = []
@@ -47,8 +52,21 @@ class CallKeys:
             self._c.append(CallsAsked(turn, tuple(part)))
 
     def forget(self, turn: int) -> None:
-        """Forgets answers of older messages, but never those of calls that must not run again."""
+        """Forgets answers of older messages, but never those of calls that must not run again.
+
+        These lose their content where the journal has put it into the object store.
+        """
         self.answered = {
-            key: one for key, one in self.answered.items() if turn - key[0] < _TURNS_REMEMBERED or not one.repeatable
+            key: one if turn - key[0] < _TURNS_REMEMBERED else _without_content(one)
+            for key, one in self.answered.items()
+            if turn - key[0] < _TURNS_REMEMBERED or not one.repeatable
         }
         self._journalled = {key for key in self._journalled if turn - key[0] < _TURNS_REMEMBERED}
+
+
+def _without_content(one: Closed) -> Closed:
+    result = one.answer.result
+    if result is None or len(result.content) <= limits.INLINE_OBSERVATION_BYTES:
+        return one
+    stored = replace(result, content=b"", stored_bytes=len(result.content))
+    return replace(one, answer=replace(one.answer, result=stored))

@@ -114,35 +114,36 @@ class SessionMachine:
         self._c.number = number
         for text in user_texts:
             self._c.trusted.add(text)
+        self._c.purse.empty()
         self._c.append(event)
         self._calls.restore(last_turn, closed, unknown, journalled)
         return self._drain()
 
-    def user_turn(self, text: str, now: float) -> list[Effect]:
+    def user_turn(self, text: str, now: float, *, event_id: str = "") -> list[Effect]:
         """The user said something."""
         self._c.now = now
         self._c.trusted.add(text)
-        self._c.append(UserTurn(text))
+        self._c.append(UserTurn(text), event_id=event_id)
         return self._drain()
 
-    def model_started(self, turn: int, now: float) -> list[Effect]:
+    def model_started(self, turn: int, now: float, *, event_id: str = "") -> list[Effect]:
         """A model request was started: until its message is complete there is time to hide something."""
         self._c.now = now
         self._model_started_at = now
-        self._c.append(ModelStarted(turn))
+        self._c.append(ModelStarted(turn), event_id=event_id)
         return self._drain()
 
-    def assistant_message(self, turn: int, text: str, now: float) -> list[Effect]:
+    def assistant_message(self, turn: int, text: str, now: float, *, event_id: str = "") -> list[Effect]:
         """The model's message is complete, without its calls."""
         self._c.now = now
         self._model_ended()
-        self._c.append(AssistantMessage(turn, text))
+        self._c.append(AssistantMessage(turn, text), event_id=event_id)
         return self._drain()
 
-    def task_outcome(self, reward: float, label: str, now: float) -> list[Effect]:
+    def task_outcome(self, reward: float, label: str, now: float, *, event_id: str = "") -> list[Effect]:
         """The agent reports how its task ended."""
         self._c.now = now
-        self._c.append(TaskOutcome(reward, label))
+        self._c.append(TaskOutcome(reward, label), event_id=event_id)
         return self._drain()
 
     def asked(

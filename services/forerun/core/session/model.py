@@ -125,6 +125,7 @@ class ExecutionResult:
         not_started: It certainly never reached the tool.
         preempted: It was stopped for authoritative work.
         no_slot: It was refused because no slot was free.
+        stored_bytes: Size of a content that is not here but in the object store, under its digest.
     """
 
     status: CallStatus
@@ -137,6 +138,7 @@ class ExecutionResult:
     not_started: bool = False
     preempted: bool = False
     no_slot: bool = False
+    stored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
