@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ import grpc.aio
 from forerun.client import AsyncClient, AsyncSession, Call, ForerunClientError, Result
 from forerun.runtime.ids import Ids
 from forerun.v1 import common_pb2, event_pb2, session_pb2, session_pb2_grpc
+from tests.simulation.people import Person
 from tests.simulation.plans import Message, Plan, Planned
 from tests.simulation.tap import Tap
 
@@ -56,6 +57,8 @@ class Diary:
         sessions: Session to plan.
         lost: Why sessions ended that their agents did not end.
         conflicts: Repeats of a key with other arguments that were not refused.
+        breaches: Answers to somebody to whom the session does not belong.
+        refused: How often strangers were refused.
     """
 
     asked: list[Asked] = field(default_factory=list)
@@ -63,6 +66,8 @@ class Diary:
     sessions: dict[str, Plan] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+    breaches: list[str] = field(default_factory=list)
+    refused: int = 0
 
 
 class Agent:
@@ -70,7 +75,7 @@ class Agent:
 
     Args:
         plan: What to do.
-        channels: To each replica of the platform, with the tap in them.
+        channels: Somebody's channels to each replica of the platform, with the tap in them.
         ids: Makes the session's id.
         tap: Is told of unary calls.
         diary: Where it writes.
@@ -81,16 +86,18 @@ class Agent:
         self,
         plan: Plan,
         *,
-        channels: Sequence[grpc.aio.Channel],
+        channels: Callable[[Person], Sequence[grpc.aio.Channel]],
         ids: Ids,
         tap: Tap,
         diary: Diary,
         chance: random.Random,
     ) -> None:
         self._plan = plan
-        self._clients = [AsyncClient(channel=channel, ids=ids) for channel in channels]
-        self._stubs = [session_pb2_grpc.SessionServiceStub(channel) for channel in channels]
-        self._replica = chance.randrange(len(channels))
+        own = channels(plan.person)
+        self._channels = channels
+        self._clients = [AsyncClient(channel=channel, ids=ids) for channel in own]
+        self._stubs = [session_pb2_grpc.SessionServiceStub(channel) for channel in own]
+        self._replica = chance.randrange(len(own))
         self._ids = ids
         self._tap = tap
         self._diary = diary
@@ -213,6 +220,8 @@ class Agent:
     # ------------------------------------------------------------ unary calls beside the stream
 
     async def _afterwards(self, session: AsyncSession, message: Message, turn: int) -> None:
+        if message.stranger is not None and message.stranger is not self._plan.person:
+            await self._intrude(session.id, turn, message.calls[0], message.stranger)
         if message.extra is not None:
             await self._unary(session.id, turn, _EXTRA_INDEX, message.extra)
         if message.ask_again == "same":
@@ -222,6 +231,21 @@ class Agent:
             status = await self._unary(session.id, turn, 0, other, record=False)
             if status not in (None, "CALL_KEY_CONFLICT"):
                 self._diary.conflicts.append(f"{session.id}/{turn}/0 with other arguments ended as {status}")
+
+    async def _intrude(self, session: str, turn: int, planned: Planned, stranger: Person) -> None:
+        """Somebody else asks for a call of this session."""
+        stub = session_pb2_grpc.SessionServiceStub(self._channels(stranger)[self._replica])
+        action = common_pb2.Action(tool=planned.tool, arguments=planned.data)
+        request = session_pb2.CallToolsRequest(
+            hello=session_pb2.Hello(session=session, agent=self._plan.agent, resume=True),
+            batch=session_pb2.CallBatch(turn=turn, calls=[event_pb2.AskedCall(index=0, action=action)]),
+        )
+        try:
+            response = await stub.CallTools(request, timeout=_UNARY_SECONDS)
+        except grpc.aio.AioRpcError:
+            self._diary.refused += 1
+            return
+        self._diary.breaches.append(f"{session} answered {stranger.principal} of {stranger.tenant}: {response}")
 
     async def _unary(self, session: str, turn: int, index: int, planned: Planned, *, record: bool = True) -> str | None:
         """Asks by CallTools; the reason of its failure or its status, None where the platform could not be asked."""

@@ -6,7 +6,8 @@ from typing import Final
 
 from tests.simulation.checks_answers import answers, deadlines, remains
 from tests.simulation.checks_books import budgets, ledger, purses, repeats
-from tests.simulation.checks_results import audits, discarded, observations, staleness, switch
+from tests.simulation.checks_ownership import identities, owners, strangers, taints
+from tests.simulation.checks_results import audits, discarded, endings, observations, staleness, switch
 from tests.simulation.evidence import Evidence
 
 _CHECKS: Final = (
@@ -17,11 +18,16 @@ _CHECKS: Final = (
     answers,
     deadlines,
     discarded,
+    endings,
     remains,
     budgets,
     purses,
     switch,
     audits,
+    identities,
+    taints,
+    owners,
+    strangers,
 )
 _SHOWN: Final = 12
 

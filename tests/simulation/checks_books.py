@@ -52,6 +52,9 @@ def _balance(evidence: Evidence) -> Iterator[str]:
     counted = sum(totals.calls for totals in evidence.totals)
     if launched != lines or calls != counted:
         yield f"2: the replicas count {launched} launched and {counted} calls, the ledger {lines} and {calls}"
+    outcomes = sum((Counter(totals.outcomes) for totals in evidence.totals), Counter[str]())
+    if outcomes != evidence.outcomes():
+        yield f"2: the replicas count outcomes {dict(outcomes)}, the ledger {dict(evidence.outcomes())}"
     if any(epoch > 1 for epoch in evidence.tap.epochs.values()):
         return  # what an owner runs when it loses a session is on nobody's account until the agent asks again
     executions = sum(totals.executions for totals in evidence.totals)

@@ -16,6 +16,7 @@ from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
 _RESTART_SECONDS: Final = 16.0
 _STALENESS_SECONDS: Final = 10.0
 _SWITCH_SECONDS: Final = 1.0
+_CANCEL_SECONDS: Final = 1.0
 
 
 def observations(evidence: Evidence) -> Iterator[str]:
@@ -33,10 +34,7 @@ def observations(evidence: Evidence) -> Iterator[str]:
             yield from _read_in_order(evidence, one, resource, epoch)
         for resource, epoch in execution.effects.items():
             yield from _written_in_order(evidence, one, resource, epoch, execution)
-        if (
-            one.call.tool == "calc"
-            and json.loads(one.content)["sum"] != one.call.arguments["a"] + one.call.arguments["b"]
-        ):
+        if one.call.tool == "calc" and json.loads(one.content)["sum"] != sum(map(int, one.call.arguments.values())):
             yield f"1: {name_of(one)}: wrong sum"
         if one.call.tool == "clock" and json.loads(one.content)["at"] < one.asked_at:
             yield f"1: {name_of(one)}: the time is from before the ask"
@@ -136,6 +134,20 @@ def discarded(evidence: Evidence) -> Iterator[str]:
         plan = evidence.diary.sessions.get(execution.session)
         if execution.speculative and plan is not None and plan.mode is not None:
             yield f"5: {execution.tool} ran ahead in {execution.session}, which asked for mode {plan.mode}"
+
+
+def endings(evidence: Evidence) -> Iterator[str]:
+    """What nobody waits for any more is stopped down to the tool, and what a call joined is made authoritative."""
+    quiet = not evidence.kinds & {"network", "broker", "crash", "restart"}
+    for key, lines in evidence.speculations.items():
+        execution = next((one for one in evidence.world.log if one.key == key), None)
+        if execution is None or execution.ended_at is None:
+            continue
+        late = execution.ended_at - (lines[0].at_seconds - evidence.epoch_seconds)
+        if late > _CANCEL_SECONDS:
+            yield f"5: {execution.tool} {key} went on for {late:.2f} s after it had ended {outcome_of(lines[0])}"
+        if quiet and outcome_of(lines[0]) == "joined" and key not in evidence.promoted:
+            yield f"5: {execution.tool} {key} was joined by a call and never promoted"
 
 
 def switch(evidence: Evidence) -> Iterator[str]:

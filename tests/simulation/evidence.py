@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -35,6 +35,7 @@ class Evidence:
     kinds: frozenset[str]
     lines_lost: bool
     totals: Sequence[session_pb2.Totals]
+    promoted: Set[str]
 
     @cached_property
     def forgetful(self) -> bool:

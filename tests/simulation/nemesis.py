@@ -18,10 +18,19 @@ from forerun.cli.virtual import SERVICES, VirtualPlatform
 from forerun.orchestrator.app import build as build_orchestrator
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.runtime.app import App
+from forerun.runtime.auth import CallToken
 from forerun.runtime.bus_memory_faults import FaultRates
+from forerun.runtime.chassis import MakeNetwork
 from forerun.runtime.errors import ForerunError
+from forerun.runtime.memory_network import MemoryNetwork
+from forerun.runtime.metrics import Metrics
+from forerun.runtime.network import NetworkOptions
+from forerun.runtime.network_inbound import Inbound
+from forerun.runtime.tracing import Tracing
 from forerun.v1 import session_pb2, session_pb2_grpc
+from tests.simulation.people import OPERATOR, PEOPLE, Person, token_file
 from tests.simulation.policy import Policy, draw_policy
+from tests.simulation.wiretap import TappedNetwork, Wiretap
 from tests.simulation.world import Temper
 
 KINDS: Final = ("tools", "messages", "appends", "broker", "network", "restart", "crash", "switch", "policy")
@@ -87,12 +96,32 @@ class Outage:
     end: float
 
 
+@dataclass(slots=True, kw_only=True)
 class Platform(VirtualPlatform):
     """A platform with a second replica of the orchestrator, whose services can also be killed or lose the broker."""
 
-    def replica_channel(self, name: str) -> grpc.aio.Channel:
+    wiretap: Wiretap = field(default_factory=Wiretap)
+    _networks: dict[str, MemoryNetwork] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Everybody has a token and a network of their own."""
+        VirtualPlatform.__post_init__(self)
+        (self.directory / "tokens.json").write_text(token_file())
+        for person in PEOPLE:
+            inbound = Inbound(authenticator=None, metrics=Metrics(None), tracing=Tracing("client"))
+            self._networks[person.token] = MemoryNetwork(
+                self.fabric, inbound, source="client", token=CallToken(person.token)
+            )
+
+    def replica_channel(self, name: str, person: Person = OPERATOR) -> grpc.aio.Channel:
         """A client's channel to a replica."""
-        return self._client.channel(f"{name}:1")
+        return self._networks[person.token].channel(f"{name}:1")
+
+    async def stop(self, shutdown_seconds: float = 20.0) -> None:
+        """Stops everything."""
+        await VirtualPlatform.stop(self, shutdown_seconds)
+        for network in self._networks.values():
+            await network.close()
 
     def _build(self, name: str) -> App:
         if name not in REPLICAS[1:]:
@@ -109,6 +138,12 @@ class Platform(VirtualPlatform):
         return build_orchestrator(
             settings, clock=self.clock, ids=self.ids, bus=self._buses[name], network=self._network(name)
         )
+
+    def _network(self, source: str) -> MakeNetwork:
+        def make(inbound: Inbound, token: CallToken | None, options: NetworkOptions) -> MemoryNetwork:
+            return TappedNetwork(self.fabric, inbound, source=source, token=token, options=options, tap=self.wiretap)
+
+        return make
 
     def cut(self, name: str) -> bool:
         """A service loses its connection to the broker; False where it does not run."""

@@ -63,7 +63,7 @@ class Oracle(Engine):
             calls += [call for call in later.calls if chance.random() < 0.3]
         calls += [draw_call(chance, taste.reads, taste) for _ in range(chance.randrange(4))]
         calls += [draw_call(chance, taste.writes, taste) for _ in range(chance.randrange(2))]
-        return calls
+        return [call.turned() if chance.random() < 0.5 else call for call in calls]
 
     def _candidate(self, rank: int, call: Planned) -> Candidate:
         probability = self._chance.choice([0.3, 0.95, 0.99])

@@ -6,12 +6,13 @@ import json
 import random
 from dataclasses import dataclass, field
 
-from tests.simulation.world import DOCS, STOCKS
+from tests.simulation.people import OPERATOR, PEOPLE, Person
+from tests.simulation.world import DOCS, STOCKS, TOPICS
 
 READS = ("get", "get", "get", "stock", "list", "news", "calc", "clock", "big")
 WRITES = ("set", "set", "put", "move", "sell", "pop", "sync_view")
 
-Arguments = dict[str, int]
+Arguments = dict[str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Planned:
         """The same call once more."""
         return Planned(self.tool, dict(self.arguments))
 
+    def turned(self) -> Planned:
+        """The same call with its arguments in another order."""
+        return Planned(self.tool, dict(reversed(self.arguments.items())))
+
 
 @dataclass(slots=True)
 class Message:
@@ -76,6 +81,7 @@ class Message:
         extra: Asked by a unary call under the same turn afterwards.
         ask_again: `same` or `other`: the first call's key is sent again with the same or with other arguments.
         move: The agent's process vanishes before the message, and another one goes on.
+        stranger: Somebody else tries to go on with the session after the message.
     """
 
     calls: list[Planned]
@@ -88,6 +94,7 @@ class Message:
     extra: Planned | None = None
     ask_again: str = ""
     move: bool = False
+    stranger: Person | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +105,7 @@ class Plan:
         agent: Name of the agent.
         start_at: When it begins, in loop seconds.
         mode: Mode that it asks for; None leaves it to the policy.
+        person: On whose behalf it acts.
         messages: What it does.
         leave_after: It leaves so many seconds after it has asked for its last calls.
         vanishes: It leaves without a word, like a process that was killed.
@@ -106,6 +114,7 @@ class Plan:
     agent: str
     start_at: float
     mode: str | None
+    person: Person = OPERATOR
     messages: list[Message] = field(default_factory=list)
     leave_after: float | None = None
     vanishes: bool = False
@@ -121,6 +130,7 @@ def _plan(chance: random.Random, taste: Taste) -> Plan:
         agent=chance.choice(["clerk", "coder"]),
         start_at=chance.uniform(0.0, 12.0),
         mode=chance.choice([None] * 6 + ["off", "shadow"]),
+        person=chance.choice(PEOPLE),
     )
     plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
     if chance.random() < 0.25:
@@ -142,7 +152,7 @@ def _message(chance: random.Random, taste: Taste) -> Message:
         message.calls = [draw_call(chance, taste.reads + taste.writes, taste) for _ in range(chance.randint(1, 6))]
     elif kind < 0.95:
         same, between = draw_call(chance, taste.reads + taste.writes, taste), draw_call(chance, taste.writes, taste)
-        message.calls = [same, same.copy(), between, same.copy()]
+        message.calls = [same, same.turned(), between, same.copy()]
     else:
         message.calls = [Planned("nowhere", {}), draw_call(chance, taste.reads, taste), Planned("sync_view", {})]
     _accidents(chance, message, taste)
@@ -161,6 +171,8 @@ def _accidents(chance: random.Random, message: Message, taste: Taste) -> None:
     if chance.random() < 0.15:
         message.ask_again = chance.choice(["same", "other"])
     message.move = chance.random() < 0.05
+    if chance.random() < 0.05:
+        message.stranger = chance.choice(PEOPLE)
 
 
 def draw_call(chance: random.Random, tools: tuple[str, ...], taste: Taste) -> Planned:
@@ -178,7 +190,7 @@ def draw_call(chance: random.Random, tools: tuple[str, ...], taste: Taste) -> Pl
         case "pop":
             return Planned(tool, {"queue": chance.randrange(2)})
         case "news":
-            return Planned(tool, {"topic": chance.randrange(2)})
+            return Planned(tool, {"topic": chance.choice(TOPICS)})
         case "calc":
             return Planned(tool, {"a": chance.randrange(3), "b": chance.randrange(3)})
         case _:

@@ -26,6 +26,7 @@ _CONTRACTS: dict[str, dict[str, object]] = {
     "clock": {"effect": _READ, "reads": ["now"], "maxStalenessSeconds": 0.0},
     "calc": {"effect": "EFFECT_PURE"},
 }
+_SCHEMAS = {"news": '{"type":"object","properties":{"topic":{"type":"string"}}}'}
 _SHARED = frozenset({"stock", "sell", "news"})
 TOOLS = (*_CONTRACTS, "sync_view")
 """Tools of the server; of the last one the policy knows nothing."""
@@ -86,7 +87,7 @@ def _server() -> dict[str, object]:
         "tools": [
             {
                 "name": name,
-                "inputSchema": '{"type":"object"}',
+                "inputSchema": _SCHEMAS.get(name, '{"type":"object"}'),
                 "http": {
                     "method": "POST",
                     "url": f"http://tools.test/{{session}}/{name}",

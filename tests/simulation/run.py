@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import grpc.aio
+
 from forerun.cli.virtual import SERVICES
 from forerun.runtime.bus_memory_faults import RandomFaults
 from forerun.runtime.clock import LoopClock
@@ -37,6 +39,7 @@ from tests.simulation.nemesis import (
     replace_file,
 )
 from tests.simulation.oracle import Oracle
+from tests.simulation.people import PEOPLE, Person
 from tests.simulation.plans import draw_plans, draw_taste
 from tests.simulation.policy import draw_policy
 from tests.simulation.tap import Tap
@@ -207,13 +210,13 @@ class _Run:
         """The whole run and the examination of what it left."""
         asyncio.get_running_loop().set_default_executor(_InPlace(1))
         self._world.announced = Intents(self._platform.broker).stored
+        self._world.tenant_of = lambda session: self._diary.sessions[session].person.tenant
         await self._start()
         news = asyncio.ensure_future(self._news())
-        channels = [self._tap.channel(self._platform.replica_channel(name)) for name in REPLICAS]
         agents = [
             Agent(
                 plan,
-                channels=channels,
+                channels=self._channels,
                 ids=self._ids,
                 tap=self._tap,
                 diary=self._diary,
@@ -228,14 +231,18 @@ class _Run:
         news.cancel()
         with suppress(asyncio.CancelledError):
             await news
-        totals = [await self._totals(name) for name in REPLICAS]
+        tenants = {person.tenant: person for person in reversed(PEOPLE)}
+        totals = [await self._totals(name, person) for name in REPLICAS for person in tenants.values()]
         for name in REPLICAS[1:]:
             await self._platform.stop_service(name, _STOP_SECONDS)
         await self._platform.stop()
         self._examine(totals)
 
-    async def _totals(self, replica: str) -> session_pb2.Totals:
-        stub = session_pb2_grpc.SessionServiceStub(self._platform.replica_channel(replica))
+    def _channels(self, person: Person) -> list[grpc.aio.Channel]:
+        return [self._tap.channel(self._platform.replica_channel(name, person)) for name in REPLICAS]
+
+    async def _totals(self, replica: str, person: Person) -> session_pb2.Totals:
+        stub = session_pb2_grpc.SessionServiceStub(self._platform.replica_channel(replica, person))
         response = await stub.GetTotals(session_pb2.GetTotalsRequest(), timeout=5.0)
         return response.totals
 
@@ -262,6 +269,7 @@ class _Run:
             kinds=self._kinds,
             lines_lost=self._alarms.lines_lost,
             totals=totals,
+            promoted=self._platform.wiretap.promoted,
         )
         report.violations += violations(evidence)
         report.faults = self._nemesis.counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
@@ -24,6 +25,8 @@ class Tap:
     Attributes:
         asks: How often each call was sent.
         asked_at: When each call was sent first.
+        actions: Tool and arguments of each call.
+        said: What the users of each session said, and when.
         answers: What came for each call, without echo and times: every answer of a call must be the same.
         answered: How many answers came for each call.
         trace: Everything in order, for the digest of the run.
@@ -32,6 +35,8 @@ class Tap:
     def __init__(self) -> None:
         self.asks: Counter[CallKey] = Counter()
         self.asked_at: dict[CallKey, float] = {}
+        self.actions: dict[CallKey, tuple[str, dict[str, Any]]] = {}
+        self.said: dict[str, list[tuple[float, str]]] = {}
         self.answered: Counter[CallKey] = Counter()
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
         self.epochs: Counter[str] = Counter()
@@ -56,13 +61,18 @@ class Tap:
         self._note("->", session, request.SerializeToString(deterministic=True))
         if request.HasField("batch"):
             self.asked(session, request.batch)
+        elif request.HasField("event") and request.event.HasField("user_turn"):
+            now = asyncio.get_running_loop().time()
+            self.said.setdefault(session, []).append((now, request.event.user_turn.text))
 
     def asked(self, session: str, batch: session_pb2.CallBatch) -> None:
         """Calls were asked for."""
         for call in batch.calls:
             key = (session, batch.turn, call.index)
             self.asks[key] += 1
-            self.asked_at.setdefault(key, asyncio.get_running_loop().time())
+            if key not in self.asked_at:
+                self.asked_at[key] = asyncio.get_running_loop().time()
+                self.actions[key] = (call.action.tool, json.loads(call.action.arguments or b"{}"))
 
     def received(self, session: str, response: session_pb2.ConnectResponse) -> None:
         """The client read a message."""

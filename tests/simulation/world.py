@@ -18,6 +18,7 @@ import httpx
 
 DOCS: Final = 4
 STOCKS: Final = 3
+TOPICS: Final = ("tea", "rain", "chess", "bread")
 KEY_HEADER: Final = "x-call-key"
 _FOREVER: Final = 1e6
 _SLOW_SECONDS: Final = (3.0, 9.0)
@@ -49,6 +50,7 @@ class Execution:
     session: str
     key: str
     started_at: float
+    arguments: dict[str, Any]
     reads: dict[str, int] = field(default_factory=dict)
     effects: dict[str, int] = field(default_factory=dict)
     read_at: float = 0.0
@@ -104,6 +106,8 @@ class World:
         self._temper = temper
         self.announced: Callable[[str], bool] = lambda _: True
         """Whether the intent of a call is in the journal; set by the run."""
+        self.tenant_of: Callable[[str], str] = lambda _: ""
+        """The tenant of a session; set by the run."""
         self.epochs: dict[str, int] = {}
         self.log: list[Execution] = []
         self.turned_away: list[tuple[str, str]] = []
@@ -120,7 +124,7 @@ class World:
 
     def write_elsewhere(self) -> None:
         """Somebody who does not use the platform writes the news."""
-        self._write(f"news/{self._chance.randrange(2)}")
+        self._write(f"news/{self._chance.choice(TOPICS)}")
 
     def _write(self, resource: str) -> int:
         self.epochs[resource] = self.epochs.get(resource, 0) + 1
@@ -140,7 +144,7 @@ class World:
             self.turned_away.append((key, tool))
             return httpx.Response(429, content=b"slow down", headers={"retry-after": "1"})
         loop = asyncio.get_running_loop()
-        one = Execution(len(self.log), tool, session, key, loop.time())
+        one = Execution(len(self.log), tool, session, key, loop.time(), arguments)
         self.log.append(one)
         one.announced = tool not in NOT_REPEATABLE or self.announced(one.key)
         one.end = "gone"
@@ -180,7 +184,8 @@ class World:
         one.read_at = asyncio.get_running_loop().time()
         # No trace of the execution itself: the same read of the same epochs gives the same bytes, which audits compare.
         answer: dict[str, Any] = {"tool": one.tool}
-        reads, writes = footprint(one.tool, one.session, arguments, self._chance.randrange)
+        tenant = self.tenant_of(one.session)
+        reads, writes = footprint(one.tool, tenant, one.session, arguments, self._chance.randrange)
         for resource in reads:
             one.reads[resource] = self.epochs.get(resource, 0)
         for resource in writes:
@@ -200,7 +205,7 @@ class World:
 
 
 def footprint(
-    tool: str, session: str, arguments: dict[str, Any], draw: Callable[[int], int]
+    tool: str, tenant: str, session: str, arguments: dict[str, Any], draw: Callable[[int], int]
 ) -> tuple[list[str], list[str]]:
     """The resources that a call reads and writes, by their names in the world."""
 
@@ -217,15 +222,15 @@ def footprint(
         case "move":
             return [doc(arguments["source"])], [doc(arguments["target"])]
         case "stock":
-            return [f"stock/{arguments['id']}"], []
+            return [f"{tenant}/stock/{arguments['id']}"], []
         case "sell":
-            return [], [f"stock/{arguments['id']}"]
+            return [], [f"{tenant}/stock/{arguments['id']}"]
         case "pop":
             return [], [f"{session}/queue/{arguments['queue']}"]
         case "news":
             return [f"news/{arguments['topic']}"], []
         case "sync_view":
-            return [], [doc(draw(DOCS)), f"stock/{draw(STOCKS)}"]
+            return [], [doc(draw(DOCS)), f"{tenant}/stock/{draw(STOCKS)}"]
         case _:
             return [], []
 
