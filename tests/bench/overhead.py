@@ -1,6 +1,6 @@
 """What Forerun costs: the ways of a call on the real processes, against the direct call and a plain gRPC echo.
 
-    python -m tests.bench.overhead [--quick] [--minutes N]
+    python -m tests.bench.overhead [--quick] [--sessions N...] [--minutes N]
 
 Everything is paired and interleaved in one run: each step makes the direct call, the echo and the call through the
 platform, one after the other, and the cases take turns in every round. Steps come at a fixed rate, spread over the
@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rich.console import Console
@@ -233,10 +233,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.overhead", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few calls, to see that it works")
     parser.add_argument("--minutes", type=float, help="minutes under load in which memory is looked at (default: 1)")
+    parser.add_argument("--sessions", type=int, nargs="+", help="concurrent sessions (default: 1 16 64 192)")
     args = parser.parse_args()
     plan = QUICK if args.quick else Plan()
+    plan = replace(plan, sessions=tuple(args.sessions or plan.sessions))
     if args.minutes is not None:
-        plan = Plan(**{**{name: getattr(plan, name) for name in Plan.__slots__}, "memory_minutes": args.minutes})
+        plan = replace(plan, memory_minutes=args.minutes)
     with contextlib.suppress(KeyboardInterrupt):
         rows = asyncio.run(_main(plan, Console(stderr=True)))
         show(rows, Console(width=180))

@@ -19,6 +19,7 @@ from forerun.runtime.ids import Ids
 from forerun.runtime.metrics import Metrics
 from forerun.runtime.tasks import TaskScope
 from forerun.sandbox.connectors.command import CommandConnector
+from forerun.sandbox.connectors.connections import Connections
 from forerun.sandbox.connectors.egress import EgressTransport
 from forerun.sandbox.connectors.http import HttpConnector
 from forerun.sandbox.connectors.mcp import McpConnector, OpenClient
@@ -188,21 +189,36 @@ class _Room:
         _count_end(metrics, request, finished)
 
     async def _report(self) -> None:
-        """Publishes the load on every change, and every second without one."""
+        """Publishes the load: at every change that others decide on, and every second without one.
+
+        Authoritative seats alone are no news: nobody asks for a free one before a call, and there are two changes of
+        them in every call.
+        """
+        loop = asyncio.get_running_loop()
+        told: object = None
+        due_at = loop.time()
         while True:
             self._changed.clear()
-            if self._address and self._slots is not None and self._registry is not None:
-                report = sandbox_pb2.LoadReport(
-                    worker=self._worker, address=self._address, authoritative_free=self._slots.authoritative_free,
-                    speculative_free=self._slots.speculative_free, authoritative_waiting=self._slots.waiting,
-                    tools_generation=self._registry.generation,
-                )  # fmt: skip
-                await self._bus.bus.notify(subjects.load(self._worker), report.SerializeToString())
+            slots, registry, due = self._slots, self._registry, loop.time() >= due_at
+            if due:
+                due_at = loop.time() + self._settings.report_seconds
+            if self._address and slots is not None and registry is not None:
+                news = (self._address, slots.speculative_free, slots.waiting, registry.generation)
+                if due or news != told:
+                    await self._bus.bus.notify(subjects.load(self._worker), self._load(slots, registry))
+                    told = news
             try:
-                async with asyncio.timeout(self._settings.report_seconds):
+                async with asyncio.timeout_at(due_at):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def _load(self, slots: Slots, registry: Registry) -> bytes:
+        return sandbox_pb2.LoadReport(
+            worker=self._worker, address=self._address, authoritative_free=slots.authoritative_free,
+            speculative_free=slots.speculative_free, authoritative_waiting=slots.waiting,
+            tools_generation=registry.generation,
+        ).SerializeToString()  # fmt: skip
 
 
 def build(
@@ -256,8 +272,7 @@ async def _probed() -> Ladder:
 
 
 def _connecting() -> httpx.AsyncBaseTransport:
-    pool = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS // 4)
-    return EgressTransport(httpx.AsyncHTTPTransport(limits=pool))
+    return EgressTransport(Connections(most=_CONNECTIONS, idle_most=_CONNECTIONS // 4))
 
 
 def _count_end(metrics: Metrics, request: Request, finished: Finished) -> None:

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.errors import ErrorReason
+from forerun.sandbox.connectors.connections import Connections
 from forerun.sandbox.connectors.egress import EgressTransport
 from forerun.sandbox.connectors.http import HttpConnector
 from forerun.sandbox.connectors.port import Ended, Result, ToolFault
@@ -34,7 +34,9 @@ async def serving(answer: Serve) -> AsyncIterator[int]:
 
 
 async def call(url: str, egress: tuple[str, ...] = ()) -> Result:
-    connector = HttpConnector(EgressTransport(httpx.AsyncHTTPTransport()), Secrets(None), SystemClock(), max_bytes=1000)
+    connector = HttpConnector(
+        EgressTransport(Connections(most=8, idle_most=8)), Secrets(None), SystemClock(), max_bytes=1000
+    )
     try:
         subject = tool("t", Server("s", egress=egress), HttpEndpoint("GET", url))
         return await connector.call(invocation(subject), lambda _: None)

@@ -392,7 +392,10 @@ async def test_load_reports_tell_where_there_is_room(tmp_path: Path, bus: Memory
         changed.set()
 
     await bus.subscribe(subjects.loads(), hear, pending_messages=100)
-    async with running(tmp_path, bus, authoritative_slots=3, speculative_slots=2) as worker, asyncio.timeout(10):
+    async with (
+        running(tmp_path, bus, authoritative_slots=3, speculative_slots=2, report_seconds=0.1) as worker,
+        asyncio.timeout(10),
+    ):
         call = asyncio.ensure_future(worker.sh("sleep 0.5"))
         while not any(report.authoritative_free == 4 for report in reports):
             changed.clear()

@@ -143,7 +143,8 @@ class EgressTransport(httpx.AsyncBaseTransport):
             request.url = request.url.copy_with(host=address)
             with contextlib.suppress(httpx.ConnectError, httpx.ConnectTimeout):
                 return await self._inner.handle_async_request(request)
-        request.url = request.url.copy_with(host=last)
+        if last != host:
+            request.url = request.url.copy_with(host=last)
         return await self._inner.handle_async_request(request)
 
     async def aclose(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import httpx
@@ -19,6 +20,7 @@ from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import HttpEndpoint
 
 _CONNECT_SECONDS: Final = 10.0
+_HEADERS: Final = {"user-agent": "forerun", "accept": "*/*", "accept-encoding": "gzip, deflate"}
 _TOO_MANY_REQUESTS: Final = 429
 _NO_END: Final = frozenset({202, 408, 502, 503, 504})
 """Accepted, and what gateways say when the tool behind them has not answered: the work may go on."""
@@ -39,11 +41,8 @@ class HttpConnector:
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport, secrets: Secrets, clock: Clock, *, max_bytes: int) -> None:
-        self._client = httpx.AsyncClient(
-            transport=transport, follow_redirects=False, trust_env=False,
-            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-            headers={"user-agent": "forerun", "accept": "*/*"},
-        )  # fmt: skip
+        # Without httpx's client around it: redirects, cookies, proxies and defaults of the environment are not wanted.
+        self._transport = transport
         self._secrets = secrets
         self._clock = clock
         self._max_bytes = max_bytes
@@ -56,11 +55,16 @@ class HttpConnector:
         """
         request = self._request(invocation)
         try:
-            response = await self._client.send(request, stream=True)
+            response = await self._transport.handle_async_request(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
             raise ToolFault(
                 Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, f"no connection to the host of {invocation.tool.name}",
                 not_started=True,
+            ) from error  # fmt: skip
+        except httpx.LocalProtocolError as error:
+            raise rejected(
+                ErrorReason.ARGUMENTS_REFUSED, f"the arguments make no valid request for {invocation.tool.name}",
+                tool=invocation.tool.name,
             ) from error  # fmt: skip
         except httpx.TransportError as error:
             raise _broken(invocation) from error
@@ -80,7 +84,7 @@ class HttpConnector:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self._client.aclose()
+        await self._transport.aclose()
 
     def _request(self, invocation: Invocation) -> httpx.Request:
         endpoint = invocation.tool.endpoint
@@ -100,7 +104,9 @@ class HttpConnector:
                 if name not in named:
                     parameters += _query(name, value)
         try:
-            request = self._client.build_request(endpoint.method or "GET", url, content=content, headers=headers)
+            request = httpx.Request(endpoint.method or "GET", url, content=content, headers=_headers(headers))
+            if request.url.userinfo and "authorization" not in request.headers:
+                next(httpx.BasicAuth(request.url.username, request.url.password).auth_flow(request))
             if parameters:
                 request.url = request.url.copy_merge_params(httpx.QueryParams(tuple(parameters)))
         except (httpx.InvalidURL, ValueError) as error:
@@ -108,13 +114,13 @@ class HttpConnector:
                 ErrorReason.ARGUMENTS_REFUSED, f"the arguments make no valid address for {invocation.tool.name}",
                 tool=invocation.tool.name,
             ) from error  # fmt: skip
-        egress = Egress.of(invocation.tool.server.egress, [endpoint.url])
+        egress = _egress(invocation.tool.server.egress, endpoint.url)
         if not egress.allows_name(request.url.host):
             raise rejected(
                 ErrorReason.EGRESS_DENIED, f"{invocation.tool.name} may not connect there; see `egress` of its server",
                 tool=invocation.tool.name,
             )  # fmt: skip
-        request.extensions = {**request.extensions, EGRESS_EXTENSION: egress}
+        request.extensions = {"timeout": {"connect": _CONNECT_SECONDS}, EGRESS_EXTENSION: egress}
         return request
 
     async def _answer(self, invocation: Invocation, response: httpx.Response, sink: Sink) -> Result:
@@ -143,6 +149,17 @@ class HttpConnector:
             content, media_type if ok else f"{media_type}; status={response.status_code}", tool_error=not ok,
             may_continue=response.status_code in _NO_END,
         )  # fmt: skip
+
+
+@lru_cache(maxsize=1_024)
+def _egress(entries: tuple[str, ...], url: str) -> Egress:
+    return Egress.of(entries, [url])
+
+
+def _headers(given: Mapping[str, str]) -> httpx.Headers:
+    headers = httpx.Headers(_HEADERS)
+    headers.update(given)
+    return headers
 
 
 def _query(name: str, value: JsonValue) -> list[tuple[str, str]]:

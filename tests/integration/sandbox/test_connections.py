@@ -1,0 +1,192 @@
+"""Connections to tools, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from forerun.sandbox.connectors.connections import Connections
+
+Answer = Callable[[bytes], bytes]
+
+
+@dataclass
+class Server:
+    """Answers each request of a connection with the next of some raw answers, and keeps what it was asked."""
+
+    answers: list[bytes]
+    hang_up: bool = False
+    port: int = 0
+    connections: int = 0
+    requests: list[bytes] = field(default_factory=list)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        try:
+            while self.answers:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+                self.requests.append(head + await reader.readexactly(length))
+                writer.write(self.answers.pop(0))
+                await writer.drain()
+                if self.hang_up:
+                    break
+            else:
+                await reader.read()
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            self.gone.set()
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(*answers: bytes, hang_up: bool = False) -> AsyncIterator[Server]:
+    served = Server(list(answers), hang_up)
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
+    served.port = server.sockets[0].getsockname()[1]
+    try:
+        yield served
+    finally:
+        for writer in served.writers:
+            writer.close()
+        server.close()
+
+
+@asynccontextmanager
+async def connecting(most: int = 4, idle_most: int = 4, idle_seconds: float = 60.0) -> AsyncIterator[Connections]:
+    connections = Connections(most=most, idle_most=idle_most, idle_seconds=idle_seconds)
+    try:
+        yield connections
+    finally:
+        await connections.aclose()
+
+
+async def ask(connections: Connections, port: int, content: bytes = b"") -> bytes:
+    request = httpx.Request("POST", f"http://127.0.0.1:{port}/x?y=1", content=content)
+    response = await connections.handle_async_request(request)
+    try:
+        return await response.aread()
+    finally:
+        await response.aclose()
+
+
+def ok(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+async def test_a_connection_is_used_again() -> None:
+    async with serving(ok(b"one"), ok(b"two")) as server, connecting() as connections:
+        assert await ask(connections, server.port, b"abc") == b"one"
+        assert await ask(connections, server.port) == b"two"
+        assert server.connections == 1
+    assert server.requests[0].startswith(b"POST /x?y=1 HTTP/1.1\r\n") and server.requests[0].endswith(b"\r\n\r\nabc")
+    assert b"Host: 127.0.0.1:%d\r\n" % server.port in server.requests[0]
+
+
+async def test_bodies_come_whole_in_every_form() -> None:
+    large = bytes(range(256)) * 8_192  # 2 MiB: more than is read ahead
+    chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    packed = gzip.compress(b"packed")
+    zipped = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed) + packed
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+    async with serving(ok(large), chunked, zipped, early + ok(b"late")) as server, connecting() as connections:
+        assert await ask(connections, server.port) == large
+        assert await ask(connections, server.port) == b"abcde"
+        assert await ask(connections, server.port) == b"packed"
+        assert await ask(connections, server.port) == b"late"
+        assert server.connections == 1
+    until_the_end = b"HTTP/1.1 200 OK\r\n\r\nuntil the end"
+    async with serving(until_the_end, hang_up=True) as server, connecting() as connections:
+        assert await ask(connections, server.port) == b"until the end"
+
+
+async def test_a_connection_that_was_closed_while_idle_is_not_used() -> None:
+    async with serving(ok(b"one"), ok(b"two"), hang_up=True) as server, connecting() as connections:
+        assert await ask(connections, server.port) == b"one"
+        await server.gone.wait()
+        await asyncio.sleep(0.01)  # until the goodbye is there, which gives no event on this side
+        assert await ask(connections, server.port) == b"two"
+        assert server.connections == 2
+
+
+async def test_what_nobody_asked_for_is_never_an_answer() -> None:
+    async with serving(ok(b"one") + ok(b"unasked"), ok(b"two")) as server, connecting() as connections:
+        assert await ask(connections, server.port) == b"one"
+        assert await ask(connections, server.port) == b"two"
+        assert server.connections == 2
+    async with serving(ok(b"one"), ok(b"two")) as server, connecting() as connections:
+        assert await ask(connections, server.port) == b"one"
+        server.writers[0].write(ok(b"unasked"))
+        await asyncio.sleep(0.01)
+        assert await ask(connections, server.port) == b"two"
+        assert server.connections == 2
+
+
+async def test_idle_connections_are_few_and_short_lived() -> None:
+    async with serving(*[ok(b"x")] * 3) as server, connecting(idle_most=0) as connections:
+        for _ in range(2):
+            await ask(connections, server.port)
+        assert server.connections == 2
+    async with serving(*[ok(b"x")] * 3) as server, connecting(idle_seconds=0.0) as connections:
+        for _ in range(2):
+            await ask(connections, server.port)
+        assert server.connections == 2
+
+
+async def test_more_requests_than_connections_wait() -> None:
+    async with serving(*[ok(b"x")] * 9) as server, connecting(most=2) as connections:
+        assert await asyncio.gather(*(ask(connections, server.port) for _ in range(9))) == [b"x"] * 9
+        assert server.connections <= 2
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"no http at all\r\n\r\n"], ids=len
+)
+async def test_half_an_answer_is_none(answer: bytes) -> None:
+    async with serving(answer, hang_up=True) as server, connecting() as connections:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await ask(connections, server.port)
+        assert await asyncio.wait_for(server.gone.wait(), 5)
+
+
+async def test_whoever_leaves_in_the_middle_hangs_up() -> None:
+    async with (
+        serving(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf") as server,
+        connecting(most=1) as connections,
+    ):
+        request = httpx.Request("GET", f"http://127.0.0.1:{server.port}/")
+        response = await connections.handle_async_request(request)
+        await response.aclose()
+        await response.aclose()
+        async with asyncio.timeout(5):
+            await server.gone.wait()
+    async with serving(ok(b"its place is free")) as server:
+        assert await ask(connections, server.port) == b"its place is free"
+
+
+async def test_what_does_not_connect_was_certainly_not_sent() -> None:
+    async with serving() as server:
+        pass
+    async with connecting(most=1) as connections:
+        for _ in range(2):
+            with pytest.raises(httpx.ConnectError):
+                await ask(connections, server.port)
+        request = httpx.Request("GET", "http://127.0.0.1:1/", extensions={"timeout": {"connect": 0.0}})
+        with pytest.raises(httpx.ConnectTimeout):
+            await connections.handle_async_request(request)
+        with pytest.raises(httpx.UnsupportedProtocol):
+            await connections.handle_async_request(httpx.Request("GET", "ftp://127.0.0.1/"))
+        with pytest.raises(httpx.LocalProtocolError):
+            async with serving(ok(b"x")) as server:
+                url = f"http://127.0.0.1:{server.port}/"
+                await connections.handle_async_request(httpx.Request("GET", url, headers={"a": "b\r\nc: d"}))
