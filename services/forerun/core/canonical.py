@@ -74,12 +74,16 @@ def _decimal(text: str) -> Decimal:
 
 def _bounded(text: str) -> Decimal:
     if len(text) > limits.NUMBER_DIGITS + _NUMBER_SIGNS or len(text.lower().partition("e")[2]) > _NUMBER_SIGNS // 2:
-        raise CanonicalError("number_out_of_range", f"number of {len(text)} characters, limit {limits.NUMBER_DIGITS}")
+        raise CanonicalError(
+            "number_out_of_range", f"number of {len(text)} characters, above NUMBER_DIGITS ({limits.NUMBER_DIGITS})"
+        )
     number = Decimal(text)
     if len(text) > limits.NUMBER_DIGITS and len(number.as_tuple().digits) > limits.NUMBER_DIGITS:
-        raise CanonicalError("number_out_of_range", f"number of more than {limits.NUMBER_DIGITS} digits")
+        raise CanonicalError(
+            "number_out_of_range", f"number of more digits than NUMBER_DIGITS ({limits.NUMBER_DIGITS})"
+        )
     if number and abs(number.adjusted()) > limits.NUMBER_EXPONENT:
-        raise CanonicalError("number_out_of_range", f"exponent beyond {limits.NUMBER_EXPONENT}")
+        raise CanonicalError("number_out_of_range", f"exponent beyond NUMBER_EXPONENT ({limits.NUMBER_EXPONENT})")
     return number
 
 
@@ -151,7 +155,7 @@ def parse_prefix(text: str, start: int = 0, *, max_depth: int = limits.JSON_DEPT
     except json.JSONDecodeError as error:
         raise CanonicalError("syntax", f"{error.msg} at character {error.pos}", offset=error.pos) from None
     except RecursionError:
-        raise CanonicalError("too_deep", f"nested deeper than {max_depth} levels") from None
+        raise CanonicalError("too_deep", f"nested deeper than JSON_DEPTH ({max_depth} levels)") from None
     # The walk is needed only where the text could hold what it looks for.
     brackets = text.count("[", start, end) + text.count("{", start, end)
     if brackets > max_depth or text.find("\\u", start, end) >= 0:
@@ -165,12 +169,12 @@ def _check(value: JsonValue, path: str, levels_left: int) -> None:
         _check_text(value, path)
     elif isinstance(value, list):
         if levels_left == 0:
-            raise CanonicalError("too_deep", "nested deeper than the limit", path=path[:200])
+            raise CanonicalError("too_deep", "nested deeper than JSON_DEPTH allows", path=path[:200])
         for index, item in enumerate(value):
             _check(item, child_path(path, index), levels_left - 1)
     elif isinstance(value, dict):
         if levels_left == 0:
-            raise CanonicalError("too_deep", "nested deeper than the limit", path=path[:200])
+            raise CanonicalError("too_deep", "nested deeper than JSON_DEPTH allows", path=path[:200])
         for key, item in value.items():
             _check_text(key, path)
             _check(item, child_path(path, key), levels_left - 1)
@@ -264,7 +268,7 @@ def _write(value: JsonValue, parts: list[str], levels_left: int) -> None:
         _write_object(value, parts, levels_left)  # type: ignore[arg-type]  # `kind` says that it is a dict
     elif kind is list:
         if levels_left == 0:
-            raise _UnsupportedError(value, "too_deep", f"nested deeper than {limits.JSON_DEPTH} levels")
+            raise _UnsupportedError(value, "too_deep", f"nested deeper than JSON_DEPTH ({limits.JSON_DEPTH} levels)")
         separator = "["
         for item in value:  # type: ignore[union-attr]  # `kind` says that it is a list
             parts.append(separator)
@@ -279,7 +283,7 @@ def _write(value: JsonValue, parts: list[str], levels_left: int) -> None:
 
 def _write_object(value: dict[str, JsonValue], parts: list[str], levels_left: int) -> None:
     if levels_left == 0:
-        raise _UnsupportedError(value, "too_deep", f"nested deeper than {limits.JSON_DEPTH} levels")
+        raise _UnsupportedError(value, "too_deep", f"nested deeper than JSON_DEPTH ({limits.JSON_DEPTH} levels)")
     separator = "{"
     for key in _ordered_keys(value):
         parts.append(separator)
@@ -310,7 +314,9 @@ def _integer_text(value: int) -> str:
         text = format(Decimal(value), "f")
         if len(text) - (value < 0) <= limits.NUMBER_DIGITS:
             return text
-    raise _UnsupportedError(value, "number_out_of_range", f"number of more than {limits.NUMBER_DIGITS} digits")
+    raise _UnsupportedError(
+        value, "number_out_of_range", f"number of more digits than NUMBER_DIGITS ({limits.NUMBER_DIGITS})"
+    )
 
 
 def _decimal_text(value: Decimal) -> str:

@@ -301,14 +301,14 @@ def problems(contract: Contract) -> list[str]:
     """Returns what contradicts itself in a contract, one sentence each, naming the field; empty when it is sound."""
     found: list[str] = []
     if not 0 < len(contract.tool) <= limits.NAME_CHARS:
-        found.append(f"tool: must have 1 to {limits.NAME_CHARS} characters")
+        found.append(f"tool: must have 1 to {limits.NAME_CHARS} characters (NAME_CHARS)")
     if len(contract.server) > limits.NAME_CHARS:
-        found.append(f"server: must have at most {limits.NAME_CHARS} characters")
+        found.append(f"server: must have at most {limits.NAME_CHARS} characters (NAME_CHARS)")
     found.extend(_effect_problems(contract))
     found.extend(_number_problems(contract))
     for name, templates in (("reads", contract.reads), ("writes", contract.writes)):
         if len(templates) > limits.RESOURCE_TEMPLATES:
-            found.append(f"{name}: {len(templates)} templates, limit {limits.RESOURCE_TEMPLATES}")
+            found.append(f"{name}: {len(templates)} templates, above RESOURCE_TEMPLATES ({limits.RESOURCE_TEMPLATES})")
     both = sorted(contract.insensitive_fields & contract.nfc_fields)
     if both:
         found.append(f"nfc_fields: {', '.join(both)} is also in insensitive_fields")
@@ -350,12 +350,14 @@ def _number_problems(contract: Contract) -> list[str]:
     if staleness is not None and not 0.0 <= staleness < float("inf"):
         found.append("max_staleness_seconds: must be a finite number that is not negative")
     if not 0.0 < contract.timeout_seconds <= limits.DEADLINE_MAX_SECONDS:
-        found.append(f"timeout_seconds: must be above 0 and at most {limits.DEADLINE_MAX_SECONDS:g}")
+        found.append(
+            f"timeout_seconds: must be above 0 and at most {limits.DEADLINE_MAX_SECONDS:g} (DEADLINE_MAX_SECONDS)"
+        )
     if contract.concurrency < 1:
         found.append("concurrency: must be at least 1")
     cap = contract.output_cap_bytes
     if cap is not None and not 0 < cap <= limits.RESULT_BYTES:
-        found.append(f"output_cap_bytes: must be 1 to {limits.RESULT_BYTES}")
+        found.append(f"output_cap_bytes: must be 1 to {limits.RESULT_BYTES} (RESULT_BYTES)")
     if not 0.0 <= contract.cost_money < float("inf"):
         found.append("cost_money: must be a finite number that is not negative")
     return found

@@ -52,7 +52,9 @@ def split_arguments(text: str, schema: ToolSchema | None) -> list[JsonValue]:
     except UnicodeEncodeError as error:
         raise IntakeError("lone_surrogate", f"half of a surrogate pair at character {error.start}") from None
     if size_bytes > limits.ARGUMENTS_BYTES:
-        raise IntakeError("too_large", f"arguments of {size_bytes} bytes, limit {limits.ARGUMENTS_BYTES}")
+        raise IntakeError(
+            "too_large", f"arguments of {size_bytes} bytes, above ARGUMENTS_BYTES ({limits.ARGUMENTS_BYTES})"
+        )
     pieces = _pieces(text) or [{}]
     if len(pieces) == 2 and not pieces[0] and pieces[1]:
         pieces = pieces[1:]
@@ -73,7 +75,11 @@ def _pieces(text: str) -> list[JsonValue]:
     while position < len(text):
         index = len(pieces)
         if index == limits.ARGUMENT_PIECES:
-            raise IntakeError("too_many_calls", f"more than {limits.ARGUMENT_PIECES} objects in one text", piece=index)
+            raise IntakeError(
+                "too_many_calls",
+                f"more objects in one text than ARGUMENT_PIECES ({limits.ARGUMENT_PIECES})",
+                piece=index,
+            )
         try:
             piece, position = parse_prefix(text, position)
         except CanonicalError as error:
@@ -142,7 +148,7 @@ def _sanitised(value: object, path: str, replaced: list[str], levels_left: int) 
     if type(value) not in {list, tuple, dict}:
         raise CanonicalError("unsupported_type", f"{path}: {type(value).__name__} is not a JSON value", path=path)
     if levels_left == 0:
-        raise CanonicalError("too_deep", f"nested deeper than {limits.JSON_DEPTH} levels", path=path)
+        raise CanonicalError("too_deep", f"nested deeper than JSON_DEPTH ({limits.JSON_DEPTH} levels)", path=path)
     if isinstance(value, dict):
         result: dict[str, JsonValue] = {}
         for key, item in value.items():

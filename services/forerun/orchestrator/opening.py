@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.core import limits
+from forerun.core.canonical import CanonicalError
 from forerun.core.governor import Sites
 from forerun.core.outcomes import Mode
+from forerun.core.schema import SchemaError, parse_schema
 from forerun.core.session import AskedCall, Effect, SessionFacts, SessionMachine, SessionOpened
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ownership import Claim, Ownership
@@ -246,8 +248,24 @@ def check_hello(hello: session_pb2.Hello) -> None:
     if len(names) > limits.CALLS_PER_MESSAGE or any(not 0 < len(name) <= limits.NAME_CHARS for name in names):
         raise InvalidArgument(
             ErrorReason.ARGUMENT_INVALID,
-            f"at most {limits.CALLS_PER_MESSAGE} tools, each name with 1 to {limits.NAME_CHARS} characters",
+            f"at most {limits.CALLS_PER_MESSAGE} tools (CALLS_PER_MESSAGE), each name and the label with 1 to "
+            f"{limits.NAME_CHARS} characters (NAME_CHARS)",
         )
+    for tool in hello.client_tools:
+        _check_schema(tool)
+
+
+def _check_schema(tool: session_pb2.ClientTool) -> None:
+    try:
+        if tool.input_schema:
+            parse_schema(tool.input_schema.encode())
+    except (SchemaError, CanonicalError) as error:
+        raise InvalidArgument(
+            ErrorReason.ARGUMENT_INVALID,
+            f"the schema of the client's tool {tool.name!r} is none of at most {limits.SCHEMA_BYTES} bytes "
+            f"(SCHEMA_BYTES): {error}",
+            metadata={"field": "client_tools", "tool": tool.name},
+        ) from error
 
 
 def check_event_id(event_id: str) -> str:

@@ -177,7 +177,9 @@ def tool(
         kind.check_schema(schema)
     except (CanonicalError, InvalidSchema) as error:
         raise InvalidArgument(
-            ErrorReason.POLICY_INVALID, f"the input schema of {name} is no JSON Schema", metadata={"tool": name}
+            ErrorReason.POLICY_INVALID,
+            f"the input schema of {name} is no JSON Schema of at most {limits.SCHEMA_BYTES} bytes (SCHEMA_BYTES)",
+            metadata={"tool": name},
         ) from error
     return Tool(name, server, endpoint, description, input_schema, version, hints, kind(schema))
 

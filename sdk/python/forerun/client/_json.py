@@ -67,7 +67,7 @@ def decode(content: bytes) -> Any:
 
 def _plain(value: object, path: str, depth: int) -> object:
     if depth == 0:
-        raise _refused(path, f"nested deeper than {JSON_DEPTH} levels")
+        raise _refused(path, f"nested deeper than JSON_DEPTH ({JSON_DEPTH} levels)")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -105,7 +105,7 @@ def _integer(text: str) -> int:
     if len(text) <= _PLAIN_DIGITS:
         return int(text)
     if len(text) > NUMBER_DIGITS:
-        raise ValueError(f"a number of more than {NUMBER_DIGITS} digits")
+        raise ValueError(f"a number of more digits than NUMBER_DIGITS ({NUMBER_DIGITS})")
     return int(Decimal(text))
 
 
