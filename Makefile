@@ -7,13 +7,16 @@ SEED ?= 1
 SEEDS ?= 1
 export NOTE ?=
 
-.PHONY: help setup demo test test-fault sim bench lint format generate contract-image verify lock clean
+.PHONY: help setup gvisor demo test test-fault sim bench lint format generate contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## everything a machine with Python 3.11 needs, into .venv; instant when already done
 	@scripts/setup
+
+gvisor: setup ## runsc into .tools/bin, for commands with a kernel of their own; minutes once, instant then
+	@scripts/gvisor/build
 
 demo: setup ## the proof in under 5 minutes on a new machine: two agents without and with Forerun
 	@.venv/bin/forerun demo --fast

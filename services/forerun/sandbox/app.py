@@ -26,11 +26,8 @@ from forerun.sandbox.connectors.mcp import McpConnector, OpenClient
 from forerun.sandbox.connectors.port import Ended
 from forerun.sandbox.connectors.python import PythonConnector
 from forerun.sandbox.connectors.secrets import Secrets
-from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
-from forerun.sandbox.isolation.cgroups import detect
-from forerun.sandbox.isolation.gvisor import GvisorLevel
-from forerun.sandbox.isolation.levels import Ladder, probe
-from forerun.sandbox.isolation.process import ProcessLevel
+from forerun.sandbox.isolation.levels import Ladder
+from forerun.sandbox.isolation.machine import machine_ladder
 from forerun.sandbox.registry import Registry
 from forerun.sandbox.service import SandboxServicer
 from forerun.sandbox.settings import SandboxSettings
@@ -99,21 +96,20 @@ class _Room:
         """Tries what the machine can do and makes the engine.
 
         Raises:
-            FailedPrecondition: The machine cannot give `min_isolation`.
+            FailedPrecondition: The machine cannot give `isolation` or `min_isolation`.
         """
         settings, chassis = self._settings, self._chassis
         workspaces_dir, scratch_dir = (settings.data_dir.absolute() / name for name in ("workspaces", "scratch"))
         for directory in (workspaces_dir, scratch_dir):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ladder = self._given_ladder or await _probed()
-        ladder.choose(settings.min_isolation)
+        ladder = await self._ladder()
         strategy, _ = await choose(workspaces_dir, ladder.choose())
         workspaces = Workspaces(
             workspaces_dir, strategy,
             WorkspaceLimits(settings.workspace_max_entries, settings.workspace_max_bytes, settings.workspace_max_forks),
             chassis.clock,
         )  # fmt: skip
-        chassis.metrics.set(m.ISOLATION, 1.0, level=ladder.strongest.value)
+        chassis.metrics.set(m.ISOLATION, 1.0, level=ladder.in_use.value)
         slots = Slots(
             authoritative=settings.authoritative_slots, speculative=settings.speculative_slots,
             queue=settings.authoritative_queue, changed=self._load_changed,
@@ -153,6 +149,12 @@ class _Room:
         self._tasks.every(_LOOK_SECONDS, source.look, name="policy-file")
         self._tasks.every(_SWEEP_SECONDS, lambda: workspaces.sweep(settings.workspace_idle_seconds), name="sweep")
         self._tasks.spawn(self._report(), name="load-reports", critical=False)
+
+    async def _ladder(self) -> Ladder:
+        settings = self._settings
+        ladder = (self._given_ladder or await machine_ladder(settings.runsc)).chosen(settings.isolation)
+        ladder.choose(settings.min_isolation)
+        return ladder
 
     async def refuse(self, _grace_seconds: float) -> None:
         """Takes no new work and stops what runs ahead of time."""
@@ -264,11 +266,6 @@ def build(
         Part("admission", Callbacks(stop=room.refuse)),
     ]
     return App(service="sandbox", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)
-
-
-async def _probed() -> Ladder:
-    cgroups = detect()
-    return await probe([GvisorLevel(), BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
 
 
 def _connecting() -> httpx.AsyncBaseTransport:

@@ -135,7 +135,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         authoritative, speculative = self._slots
         return sandbox_pb2.DescribeResponse(
             worker=self._worker,
-            isolation=self._ladder.strongest.value,
+            isolation=self._ladder.in_use.value,
             levels=[
                 sandbox_pb2.IsolationLevel(
                     name=level.name.value, available=level.available, why=level.why, gives=level.gives

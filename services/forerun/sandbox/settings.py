@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -33,8 +34,14 @@ class SandboxSettings(ServiceSettings):
     """Executions ahead of time, at once. Authoritative work takes these too when its own are full."""
     authoritative_queue: int = Field(default=limits.CALL_QUEUE, ge=0, le=100_000)
     """Authoritative executions that may wait for a slot; beyond it they are refused, so that callers go elsewhere."""
+    isolation: LevelName | Literal["auto"] = "auto"
+    """Isolation of commands. `auto` takes the strongest level whose trial command worked when the worker started:
+    `gvisor` where runsc is installed (0.2 s more for each command), else `bubblewrap`, else `process`. A worker that is
+    told another level refuses to start without it; a tool server's own `min_isolation` may still ask for more."""
     min_isolation: LevelName = LevelName.PROCESS
-    """Weakest isolation that this worker may run at; it refuses to start with less. The strongest is always taken."""
+    """Weakest isolation that this worker may run at; it refuses to start with less."""
+    runsc: str = "runsc"
+    """The program of the level `gvisor`, by path or by its name on PATH. Rootless: it needs no rights of its own."""
     max_observation_bytes: int = Field(default=limits.RESULT_BYTES, ge=1024)
     """Longest answer of a tool whose contract has no cap of its own. More is an error that names this setting."""
     workspace_max_entries: int = Field(default=200_000, ge=1)

@@ -8,25 +8,27 @@ from pathlib import Path
 
 from forerun.runtime.clock import SystemClock
 from forerun.sandbox.commands.runner import CommandPlan, CommandRunner
-from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
 from forerun.sandbox.isolation.launch import Bind, Overlay
-from forerun.sandbox.isolation.levels import LevelName, probe
+from forerun.sandbox.isolation.levels import LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
-from forerun.sandbox.isolation.process import ProcessLevel
+from forerun.sandbox.isolation.machine import machine_ladder
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.workspace import Workspace, WorkspaceLimits
+from tests.integration.sandbox.conftest import RUNSC
 from tests.unit.sandbox.fakes import Call, Writing, staged, staging_engine
 
 
 async def command(level: str, root: str, seconds: str) -> None:
-    ladder = await probe([BubblewrapLevel(), ProcessLevel()])
+    ladder = await machine_ladder(RUNSC)
     if LevelName(level) not in ladder.usable:
-        print("no such level", flush=True)
+        print(next(one.why for one in ladder.levels if one.name == level), flush=True)
         return
     print("running", flush=True)
-    script = f"setsid sleep {seconds} & (setsid sh -c 'sleep {seconds} & sleep {seconds}' &); sleep {seconds}"
+    script = (
+        f"setsid sleep {seconds} & (setsid sh -c 'sleep {seconds} & touch begun; sleep {seconds}' &); sleep {seconds}"
+    )
     await CommandRunner(ladder.usable[LevelName(level)], root).run(
         CommandPlan(("/bin/sh", "-c", script), {}, Bind(root), (), None, CommandLimits())
     )

@@ -1,34 +1,39 @@
 """Real isolation levels of this machine."""
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
-from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
-from forerun.sandbox.isolation.cgroups import detect
-from forerun.sandbox.isolation.gvisor import GvisorLevel
 from forerun.sandbox.isolation.launch import Bind
-from forerun.sandbox.isolation.levels import Ladder, LevelName, probe
+from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
-from forerun.sandbox.isolation.process import ProcessLevel
+from forerun.sandbox.isolation.machine import machine_ladder
 
 LOUD = "NO ISOLATION ON THIS MACHINE: bubblewrap cannot make namespaces here, so what a sandbox must hold is not tested"
 
 
-@pytest.fixture
+# The one that `make gvisor` builds, else one that is installed.
+_BUILT = Path(__file__).parents[3] / ".tools" / "bin" / "runsc"
+RUNSC = str(_BUILT) if _BUILT.exists() else "runsc"
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def ladder() -> Ladder:
-    cgroups = detect()
-    return await probe([GvisorLevel(), BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
+    """Tried once: levels keep nothing between commands."""
+    return await machine_ladder(RUNSC)
 
 
-@pytest.fixture
-def strong(ladder: Ladder) -> Ladder:
-    """The ladder, where it isolates."""
-    if LevelName.BUBBLEWRAP not in ladder.usable:
+def need(ladder: Ladder, level: LevelName) -> None:
+    """Skips where a level cannot be had, and says why."""
+    if level in ladder.usable:
+        return
+    if level is LevelName.BUBBLEWRAP:
         pytest.skip(LOUD)
-    return ladder
+    pytest.skip(f"level {level.value}: {next(one.why for one in ladder.levels if one.name is level)}")
 
 
 class Bench:
@@ -58,18 +63,32 @@ class Bench:
         return await self.run("/bin/sh", "-c", script, stdin=None, environment=None, **limits)
 
 
-@pytest.fixture(params=[LevelName.BUBBLEWRAP, LevelName.PROCESS])
+@pytest.fixture(params=list(LevelName))
 async def bench(request: pytest.FixtureRequest, ladder: Ladder, tmp_path: Path) -> Bench:
     """Every level of the ladder in turn."""
-    if request.param not in ladder.usable:
-        pytest.skip(LOUD)
+    need(ladder, request.param)
+    return make_bench(ladder, request.param, tmp_path)
+
+
+@pytest.fixture(params=[LevelName.GVISOR, LevelName.BUBBLEWRAP])
+async def sandboxed(request: pytest.FixtureRequest, ladder: Ladder, tmp_path: Path) -> Bench:
+    """Every level that isolates."""
+    need(ladder, request.param)
     return make_bench(ladder, request.param, tmp_path)
 
 
 @pytest.fixture
-async def sandboxed(strong: Ladder, tmp_path: Path) -> Bench:
-    """The level bubblewrap."""
-    return make_bench(strong, LevelName.BUBBLEWRAP, tmp_path)
+async def shared_kernel(ladder: Ladder, tmp_path: Path) -> Bench:
+    """The level bubblewrap, which filters what reaches the host's kernel."""
+    need(ladder, LevelName.BUBBLEWRAP)
+    return make_bench(ladder, LevelName.BUBBLEWRAP, tmp_path)
+
+
+@pytest.fixture
+async def own_kernel(ladder: Ladder, tmp_path: Path) -> Bench:
+    """The level gvisor."""
+    need(ladder, LevelName.GVISOR)
+    return make_bench(ladder, LevelName.GVISOR, tmp_path)
 
 
 def make_bench(ladder: Ladder, level: LevelName, root: Path) -> Bench:
@@ -80,3 +99,30 @@ def make_bench(ladder: Ladder, level: LevelName, root: Path) -> Bench:
 
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def processes(root: int) -> set[tuple[int, str]]:
+    """Everything below a process, as (pid, start time), which no later process has again."""
+    found: set[tuple[int, str]] = set()
+    pending = [root]
+    while pending:
+        pid = pending.pop()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                found |= {(int(child), _started(int(child))) for child in children}
+                pending += map(int, children)
+    return found
+
+
+def left_of(known: set[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Those that are still there."""
+    return {(pid, started) for pid, started in known if _started(pid) == started}
+
+
+def _started(pid: int) -> str:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+    return "gone" if fields[0] in "ZX" else fields[19]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from forerun.cli.up.ports import is_free
 from forerun.runtime.broker import find_server
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.policy import policies_of, read_policy_file
-from forerun.sandbox.isolation.bubblewrap import BubblewrapLevel
-from forerun.sandbox.isolation.cgroups import detect
-from forerun.sandbox.isolation.levels import Ladder, probe
-from forerun.sandbox.isolation.process import ProcessLevel
+from forerun.runtime.settings import load_settings
+from forerun.sandbox.isolation.machine import machine_ladder
+from forerun.sandbox.settings import SandboxSettings
 
 _PYTHON = (3, 11)
 
@@ -41,15 +39,13 @@ class Finding:
 
 async def check(data_dir: Path, policy_file: Path | None, port: int) -> list[Finding]:
     """Looks at everything that a platform needs."""
-    cgroups = await asyncio.to_thread(detect)
-    ladder = await probe([BubblewrapLevel(cgroups=cgroups), ProcessLevel(cgroups=cgroups)])
     return [
         _python(),
         _attempt("nats-server", lambda: str(find_server())),
         _port(port),
         _attempt("data directory", lambda: _directory(data_dir)),
         _attempt("policy file", lambda: _policies(policy_file)),
-        *_isolation(ladder),
+        *await _isolation(),
     ]
 
 
@@ -97,10 +93,25 @@ def _policies(policy_file: Path | None) -> str:
     return f"{policy_file}: {len(policies.items)} policies"
 
 
-def _isolation(ladder: Ladder) -> list[Finding]:
+async def _isolation() -> list[Finding]:
+    try:
+        settings = load_settings(SandboxSettings)
+    except ForerunError as error:
+        return [Finding("isolation", False, error.message)]
+    ladder = await machine_ladder(settings.runsc)
     findings = [
         # A weaker level is no obstacle: policies that ask for more are refused when they are used.
-        Finding(f"isolation {level.name.value}", True, level.gives if level.available else f"not here: {level.why}")
+        Finding(
+            f"isolation {level.name.value}",
+            True,
+            f"{level.gives}; {level.why}" if level.available else f"not here: {level.why}",
+        )
         for level in ladder.levels
     ]
-    return [*findings, Finding("isolation in use", True, ladder.strongest.value)]
+
+    def in_use() -> str:
+        chosen = ladder.chosen(settings.isolation)
+        chosen.choose(settings.min_isolation)
+        return chosen.in_use.value
+
+    return [*findings, _attempt("isolation in use", in_use)]

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from forerun.sandbox.commands.growth import growth_bytes
 from forerun.sandbox.commands.output import Capture, Captured
-from forerun.sandbox.commands.watchdog import growth_bytes, look
 from forerun.sandbox.completion import to_the_end
-from forerun.sandbox.isolation.bubblewrap import base_environment
 from forerun.sandbox.isolation.launch import Bind, Child, Launch, Overlay, SetupFailed, read_some
 from forerun.sandbox.isolation.levels import Isolation, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits, LimitReason
+from forerun.sandbox.isolation.rootfs import base_environment
 from forerun.sandbox.workspaces.trees import opened, remove_entry
 
-# A fork bomb or a memory hog is seen within this time; a look at three processes costs about 0.1 ms.
+# A fork bomb or a memory hog is seen within this time; a look costs a few tenths of a millisecond.
 _LOOK_SECONDS: Final = 0.02
 # Walking a changed tree is dearer than a look at processes, and a disk fills more slowly than memory.
 _DISK_LOOK_EVERY: Final = 5
@@ -194,7 +194,7 @@ class _Attended:
             await asyncio.sleep(_LOOK_SECONDS)
             if (reason := self._child.kernel_limit()) is not None:
                 return self._end(reason)
-            usage = look(self._child.root_pid, most=self._limits.pids)
+            usage = await self._child.usage(most=self._limits.pids)
             self.cpu_seconds = max(self.cpu_seconds or 0.0, usage.cpu_seconds)
             looks += 1
             if usage.tasks > self._limits.pids:

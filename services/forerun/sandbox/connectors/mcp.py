@@ -32,8 +32,8 @@ from forerun.runtime.errors import ErrorReason
 from forerun.sandbox.connectors.egress import Egress, McpEgressTransport, Resolve, system_resolve
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, rejected, text_media_type
 from forerun.sandbox.connectors.secrets import Secrets
-from forerun.sandbox.isolation.bubblewrap import base_environment
 from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.isolation.rootfs import base_environment
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import McpEndpoint, McpServer, Server
 

@@ -3,6 +3,8 @@
 A child is three things to its owner: two pipes to read, a tree of processes to watch, and one end that can be waited
 for. Every level starts its helper (bwrap, or our reaper) with the same two extra pipes: the helper reports as JSON
 lines on the *status* pipe (`child-pid`, then `exit-code`) and waits on the *gate* pipe until the limits are in place.
+A level whose helper starts a further one adds a pipe *started*, on which the command's own first step says that it
+runs: without that word an exit code is the helpers', not the command's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Final
 
 from forerun.sandbox.isolation.cgroups import Group
 from forerun.sandbox.isolation.limits import LimitReason
+from forerun.sandbox.isolation.usage import Meter, ProcessTree, Usage
 
 # The helper reports its child within milliseconds; on a machine that is this slow nothing else works either.
 _HANDSHAKE_SECONDS: Final = 15.0
@@ -136,8 +139,9 @@ class Child:
         root_pid: Root of its process tree as the host numbers it: ancestor of everything it can start.
     """
 
-    def __init__(self, *, pid: int, pipes: Pipes, reaper: bool, group: Group | None) -> None:
+    def __init__(self, *, pid: int, pipes: Pipes, reaper: bool, group: Group | None, meter: Meter) -> None:
         self._pid = pid
+        self._meter = meter
         # A reaper kills its whole tree when the gate closes, and would orphan it if it were killed itself.
         self._reaper = reaper
         self._group = group
@@ -145,6 +149,7 @@ class Child:
         self._root_pidfd: int | None = None
         self._pipes = pipes
         self._status = b""
+        self._heard = False
         self._reaped = False
         self._closed = False
         self.stdout = pipes.ours["stdout"]
@@ -206,6 +211,10 @@ class Child:
         """The limit of its control group that it has hit."""
         return None if self._group is None else self._group.hit()
 
+    async def usage(self, *, most: int) -> Usage:
+        """What it uses now; counting may stop soon after `most` tasks."""
+        return await self._meter.look(self.root_pid, most=most)
+
     async def settle(self) -> int | None:
         """Waits until nothing of the tree is alive; the exit code (128 + N for signal N).
 
@@ -229,8 +238,16 @@ class Child:
         for line in self._status.splitlines():
             report: dict[str, object] = json.loads(line)
             if isinstance(code := report.get("exit-code"), int):
-                return code
+                return code if self._started() else None
         return None
+
+    def _started(self) -> bool:
+        """True once the command's first step has said that it runs."""
+        if "started" in self._pipes.ours and not self._heard:
+            with contextlib.suppress(BlockingIOError):
+                self._heard = bool(os.read(self._pipes.ours["started"], 1))
+            return self._heard
+        return True
 
     async def close(self) -> None:
         """Kills what is left, waits for it and closes every descriptor. Idempotent.
@@ -254,8 +271,9 @@ class Child:
 
 
 def spawn(
-    path: str, argv: Sequence[str], pipes: Pipes, *, keep: Sequence[int], group: Group | None, reaper: bool = False
-) -> Child:
+    path: str, argv: Sequence[str], pipes: Pipes, *, keep: Sequence[int], group: Group | None, reaper: bool = False,
+    meter: Meter | None = None,
+) -> Child:  # fmt: skip
     """Starts a helper with the pipes `stdin`, `stdout`, `stderr` and the descriptors in `keep`, and nothing else.
 
     Everything else is close-on-exec, and posix_spawn shares no memory page with us that a fork would copy, so this is
@@ -287,7 +305,7 @@ def spawn(
             group.remove()
         raise
     pipes.close_theirs()
-    return Child(pid=pid, pipes=pipes, reaper=reaper, group=group)
+    return Child(pid=pid, pipes=pipes, reaper=reaper, group=group, meter=meter or ProcessTree())
 
 
 async def readable(descriptor: int) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.sandbox.isolation.launch import Child, Launch
@@ -78,33 +78,54 @@ class Ladder:
     Attributes:
         levels: Every level, strongest first.
         usable: The available ones, by name.
+        preferred: The level that the operator has set; None takes the strongest.
     """
 
     levels: tuple[Level, ...]
     usable: Mapping[LevelName, Isolation]
+    preferred: LevelName | None = None
 
     @property
     def strongest(self) -> LevelName:
         """The strongest available level."""
         return max(self.usable, key=STRENGTH.__getitem__)
 
+    @property
+    def in_use(self) -> LevelName:
+        """The level of commands whose server does not ask for a stronger one."""
+        return self.preferred or self.strongest
+
+    def chosen(self, level: LevelName | Literal["auto"]) -> Ladder:
+        """The same levels with the operator's choice; `auto` takes the strongest.
+
+        Raises:
+            FailedPrecondition: The level is not available.
+        """
+        if level == "auto":
+            return replace(self, preferred=None)
+        if level not in self.usable:
+            raise self._unavailable("isolation", level)
+        return replace(self, preferred=level)
+
     def choose(self, minimum: LevelName = LevelName.PROCESS) -> Isolation:
-        """The strongest available level.
+        """The level in use where it is as strong as `minimum`, else the strongest.
 
         Raises:
             FailedPrecondition: Nothing as strong as `minimum` is available.
         """
+        for level in (self.in_use, self.strongest):
+            if STRENGTH[level] >= STRENGTH[minimum]:
+                return self.usable[level]
+        raise self._unavailable("min_isolation", minimum)
+
+    def _unavailable(self, setting: str, wanted: LevelName) -> FailedPrecondition:
+        why = next((level.why for level in self.levels if level.name is wanted), "it is not built into this release")
         best = self.strongest
-        if STRENGTH[best] < STRENGTH[minimum]:
-            why = next(
-                (level.why for level in self.levels if level.name is minimum), "it is not built into this release"
-            )
-            raise FailedPrecondition(
-                ErrorReason.ISOLATION_UNAVAILABLE,
-                f"min_isolation is {minimum.value}, and this worker's strongest level is {best.value}: {why}",
-                metadata={"min_isolation": minimum.value, "available": best.value},
-            )
-        return self.usable[best]
+        return FailedPrecondition(
+            ErrorReason.ISOLATION_UNAVAILABLE,
+            f"{setting} is {wanted.value}, and this worker's strongest level is {best.value}: {why}",
+            metadata={setting: wanted.value, "available": best.value},
+        )
 
 
 class Candidate(Protocol):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from forerun.sandbox.isolation import reaper
-from forerun.sandbox.isolation.bubblewrap import enforcement, gated, grouped, rlimits
+from forerun.sandbox.isolation.bounds import enforcement, grouped, rlimits
+from forerun.sandbox.isolation.bwrap import gated
 from forerun.sandbox.isolation.cgroups import Cgroups
 from forerun.sandbox.isolation.launch import Child, Launch, Overlay, Pipes, SetupFailed, spawn
 from forerun.sandbox.isolation.levels import Isolation, LevelName
@@ -82,4 +83,4 @@ class Process:
             child = spawn(sys.executable, argv, pipes, keep=keep, group=group, reaper=True)
         except OSError as error:
             raise SetupFailed(f"{sys.executable} cannot be executed: {error.strerror}") from error
-        return await gated(child, rlimits(launch, count_pids=False))
+        return await gated(child, rlimits(launch))
