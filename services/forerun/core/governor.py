@@ -174,60 +174,6 @@ class Purse:
         self.money += money
 
 
-@dataclass(slots=True)
-class Site:
-    """Measured gain of one call site, and whether it is on.
-
-    The gain of each ended speculation enters a discounted mean. Below zero over a window the site turns off; from then
-    on every `probe_every`-th candidate is let through, and a positive mean turns the site on again (hysteresis).
-    """
-
-    gain: float = 0.0
-    weight: float = 0.0
-    on: bool = True
-    waiting: int = 0
-
-    DISCOUNT = 0.9
-    WINDOW = 4.0
-    PROBE_EVERY = 20
-
-    def learn(self, gain: float) -> None:
-        """Takes the gain (worth of seconds saved minus cost wasted) of one ended speculation."""
-        self.gain = self.gain * self.DISCOUNT + gain
-        self.weight = self.weight * self.DISCOUNT + 1.0
-        if self.on and self.weight >= self.WINDOW and self.gain < 0.0:
-            self.on = False
-            self.waiting = 0
-        elif not self.on and self.gain > 0.0:
-            self.on = True
-
-    def allows(self) -> bool:
-        """True where a candidate may pass: the site is on, or it is time for a probe."""
-        if self.on:
-            return True
-        self.waiting += 1
-        if self.waiting < self.PROBE_EVERY:
-            return False
-        self.waiting = 0
-        return True
-
-
-@dataclass(slots=True)
-class Sites:
-    """The call sites of one (tenant, agent), bounded: the least recently used one is forgotten."""
-
-    bound: int = 4096
-    table: dict[str, Site] = field(default_factory=dict)
-
-    def get(self, key: str) -> Site:
-        """The site's record, made new where there is none."""
-        site = self.table.pop(key, None) or Site()
-        self.table[key] = site
-        if len(self.table) > self.bound:
-            self.table.pop(next(iter(self.table)))
-        return site
-
-
 def ranked(estimates: Sequence[tuple[Candidate, Estimate]]) -> list[int]:
     """Indices of candidates by expected net worth, best first; ties keep the predictor's order."""
     return sorted(

@@ -12,10 +12,10 @@ from typing import Final
 
 from forerun.core import limits
 from forerun.core.canonical import CanonicalError
-from forerun.core.governor import Sites
 from forerun.core.outcomes import Mode
 from forerun.core.schema import SchemaError, parse_schema
 from forerun.core.session import AskedCall, Effect, SessionFacts, SessionMachine, SessionOpened
+from forerun.core.sites import Sites
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ownership import Claim, Ownership
 from forerun.orchestrator.policies import PolicySource

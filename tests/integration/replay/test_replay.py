@@ -60,13 +60,27 @@ def test_untrained_and_switched_off_it_costs_next_to_nothing(replay: Replay) -> 
 
 
 @pytest.mark.timeout(300)
-def test_an_always_wrong_predictor_is_paid_from_the_budget_only(replay: Replay) -> None:
-    figures = replay("--control", "all-wrong", "--sessions", "8")
+def test_a_predictor_that_turns_wrong_is_paid_from_the_budget_until_its_sites_are_off(replay: Replay) -> None:
+    figures = replay("--control", "all-wrong")
     assert figures["diverged"] == 0
-    assert figures["hit_rate"] in (0.0, None)
-    assert figures["forerun_s"] <= figures["parallel_s"] * 1.02 + figures["charged_ms"] / 1000.0 * figures["calls"]
+    assert figures["hit_rate"] == 0.0
+    wrong = figures["all_wrong"]
+    assert wrong["holds"]
+    assert figures["forerun_s"] <= wrong["off_s"] * 1.02
+    assert 0 < wrong["sites_off"] <= wrong["sites"]
+    assert wrong["calls_until_off"] <= 50
     # Two credits at the start of a session, and 0.3 for each call.
-    assert figures["launched"] <= 2 * figures["sessions"] + 0.3 * figures["calls"]
+    assert 10 <= figures["launched"] <= 2 * figures["sessions"] + 0.3 * figures["calls"]
+
+
+@pytest.mark.timeout(300)
+def test_a_planted_harm_is_found_by_the_hold_out_and_nothing_where_nothing_is(replay: Replay) -> None:
+    figures = replay("--control", "harm")
+    assert figures["saved_pct"] == pytest.approx(-5.0, abs=0.1)
+    holdout = figures["holdout"]
+    assert holdout["holds"]
+    assert holdout["found"] >= 80
+    assert 930 <= holdout["quiet"] <= 970
 
 
 @pytest.mark.timeout(300)

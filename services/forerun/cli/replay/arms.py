@@ -8,12 +8,14 @@ from contextlib import AbstractAsyncContextManager
 
 import httpx
 
-from forerun.cli.replay.agent import SessionLike, SessionRun, run_agent
+from forerun.cli.replay.agent import Observed, SessionLike, SessionRun, run_agent
 from forerun.cli.replay.direct import DirectSession
 from forerun.cli.replay.positions import Recording
 from forerun.cli.replay.toolserver import label_of
+from forerun.cli.replay.traces import RecordedCall
 
 SEQUENTIAL, PARALLEL, FORERUN, ORACLE = "sequential", "parallel", "forerun", "oracle"
+OFF, REHEARSAL = "off", "rehearsal"
 
 Connect = Callable[[int, Recording], AbstractAsyncContextManager[SessionLike]]
 """Opens the session of a recording under its number; leaving the context ends it."""
@@ -64,18 +66,50 @@ class DirectArm:
         arm: Name of the arm, and first part of its labels.
         client: Reaches the tool server.
         parallel: Calls of a message side by side where their contracts allow it.
+        planted: Share of its time by which each session is made longer.
     """
 
-    def __init__(self, arm: str, client: httpx.AsyncClient, *, parallel: bool) -> None:
+    def __init__(self, arm: str, client: httpx.AsyncClient, *, parallel: bool, planted: float = 0.0) -> None:
         self._arm = arm
         self._client = client
         self._parallel = parallel
+        self._planted = planted
 
     def __call__(self, number: int, recording: Recording) -> AbstractAsyncContextManager[SessionLike]:
         """Opens a session."""
-        return _Plain(
-            DirectSession(self._client, label_of(self._arm, number), recording.rules, parallel=self._parallel)
+        session: SessionLike = DirectSession(
+            self._client, label_of(self._arm, number), recording.rules, parallel=self._parallel
         )
+        return _Plain(_Slowed(session, self._planted) if self._planted else session)
+
+
+class _Slowed:
+    """A session that takes longer by a share of the time that it takes anyway."""
+
+    def __init__(self, session: SessionLike, share: float) -> None:
+        self._session = session
+        self._share = share
+        self._since = asyncio.get_running_loop().time()
+
+    async def user_turn(self, text: str) -> None:
+        await self._session.user_turn(text)
+
+    async def model_started(self, turn: int) -> None:
+        await self._session.model_started(turn)
+
+    async def assistant_message(self, turn: int, text: str) -> None:
+        await self._session.assistant_message(turn, text)
+        await self._lag()
+
+    async def call_batch(self, turn: int, calls: Sequence[RecordedCall]) -> Sequence[Observed]:
+        observed = await self._session.call_batch(turn, calls)
+        await self._lag()
+        return observed
+
+    async def _lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._share * (loop.time() - self._since))
+        self._since = loop.time()
 
 
 class _Plain(AbstractAsyncContextManager[SessionLike]):

@@ -8,8 +8,11 @@ predictor of this machinery; what an always wrong one costs is the price of bein
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from forerun.cli.replay.arms import REHEARSAL
 from forerun.cli.replay.positions import Recording
+from forerun.cli.replay.toolserver import label_of
 from forerun.cli.replay.traces import RecordedCall, Step
 from forerun.runtime import subjects
 from forerun.runtime.bus import EVENT_TYPE_HEADER, Bus, Message, Subscription
@@ -22,6 +25,26 @@ _PENDING_MESSAGES = 8_192
 
 Foresee = Callable[[Step], Sequence[RecordedCall]]
 """The calls that are predicted for a step, given what it really asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What an arm is told of its future.
+
+    Attributes:
+        foresee: What is predicted for the scored sessions.
+        rehearsed: What was predicted for the same sessions when they ran once before, unscored. None: they did not.
+    """
+
+    foresee: Foresee
+    rehearsed: Foresee | None = None
+
+    def told(self, arm: str, recordings: Sequence[Recording]) -> dict[str, tuple[Recording, Foresee]]:
+        """The sessions of the arm, and of its rehearsal, by their labels."""
+        told = {label_of(arm, number): (one, self.foresee) for number, one in enumerate(recordings)}
+        if self.rehearsed is not None:
+            told |= {label_of(REHEARSAL, number): (one, self.rehearsed) for number, one in enumerate(recordings)}
+        return told
 
 
 def perfect(step: Step) -> Sequence[RecordedCall]:
@@ -41,14 +64,12 @@ class Foresight:
 
     Args:
         bus: Where sessions are heard and candidates are published.
-        recordings: The sessions, by their labels.
-        foresee: What is predicted.
+        told: The sessions and what is predicted for them, by their labels.
     """
 
-    def __init__(self, bus: Bus, recordings: Mapping[str, Recording], foresee: Foresee) -> None:
+    def __init__(self, bus: Bus, told: Mapping[str, tuple[Recording, Foresee]]) -> None:
         self._bus = bus
-        self._recordings = recordings
-        self._foresee = foresee
+        self._told = told
         self._labels: dict[str, str] = {}
         self._subscription: Subscription | None = None
 
@@ -76,15 +97,16 @@ class Foresight:
             await self._predict(event, message.headers.get(_OWNER_HEADER, ""))
 
     async def _predict(self, event: event_pb2.SessionEvent, owner: str) -> None:
-        recording = self._recordings.get(self._labels.get(event.session, ""))
-        if recording is None:
+        told = self._told.get(self._labels.get(event.session, ""))
+        if told is None:
             return
+        recording, foresee = told
         step = recording.session.steps[event.model_started.turn - 1]
         candidates = prediction_pb2.Candidates(
             tenant=event.tenant,
             session=event.session,
             based_on=event.number,
-            candidates=[_candidate(rank, call) for rank, call in enumerate(self._foresee(step), start=1)],
+            candidates=[_candidate(rank, call) for rank, call in enumerate(foresee(step), start=1)],
             expected_model_seconds=step.model_seconds,
             predictor_version=VERSION,
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc.aio
 
 from forerun.cli.replay.agent import Observed, SessionLike, SessionRun
+from forerun.cli.replay.controls import SiteWatch
 from forerun.cli.replay.positions import Recording
 from forerun.cli.replay.scoring import Counts
 from forerun.cli.replay.toolserver import label_of
@@ -33,12 +34,14 @@ class PlatformRuns:
         runs: Its sessions, in order.
         counts: What the platform says of them.
         lines: Ledger lines of their speculations.
+        sites: What became of their call sites.
         trained_on: Sessions that the predictor learned from before.
     """
 
     runs: Sequence[SessionRun]
     counts: Counts
     lines: Sequence[ledger_pb2.LedgerLine] = ()
+    sites: SiteWatch = field(default_factory=SiteWatch)
     trained_on: int = 0
 
 
@@ -161,12 +164,13 @@ async def _stream(
 
 
 class Ledger:
-    """The ledger lines of speculations, as they pass on the bus."""
+    """The ledger as it passes on the bus: the lines of speculations, and what becomes of call sites."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._subscription: Subscription | None = None
         self.lines: list[ledger_pb2.LedgerLine] = []
+        self.sites = SiteWatch()
 
     async def start(self) -> None:
         """Starts to listen."""
@@ -181,5 +185,6 @@ class Ledger:
 
     async def _hear(self, message: Message) -> None:
         line = ledger_pb2.LedgerLine.FromString(message.data)
+        self.sites.see(line)
         if line.kind == ledger_pb2.LEDGER_KIND_SPECULATION:
             self.lines.append(line)

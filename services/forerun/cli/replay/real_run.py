@@ -19,11 +19,12 @@ import httpx
 from google.protobuf import json_format
 
 from forerun.cli.replay.agent import SessionRun
-from forerun.cli.replay.arms import PARALLEL, SEQUENTIAL, DirectArm, Progress, run_arm
-from forerun.cli.replay.foresight import Foresee, Foresight
+from forerun.cli.replay.arms import PARALLEL, REHEARSAL, SEQUENTIAL, DirectArm, Progress, run_arm
+from forerun.cli.replay.foresight import Foreseen, Foresight
 from forerun.cli.replay.platform_arm import Ledger, PlatformArm, PlatformRuns, train
+from forerun.cli.replay.scoring import Counts
 from forerun.cli.replay.serving import served
-from forerun.cli.replay.toolserver import ToolServer, label_of
+from forerun.cli.replay.toolserver import ToolServer
 from forerun.cli.replay.workload import Workload
 from forerun.cli.up.directory import TENANT
 from forerun.cli.up.layout import BROKER
@@ -67,22 +68,25 @@ class RealReplay:
     at_once: int
     progress: Progress
 
-    async def together(self, arm: str, *, mode: Mode | None = None, foresee: Foresee | None = None) -> RealRuns:
+    async def together(self, arm: str, *, mode: Mode | None = None, foreseen: Foreseen | None = None) -> RealRuns:
         """Sequential, ordered parallel and an arm on the platform, at the same time."""
         async with (
             served(self.tools.app) as address,
             httpx.AsyncClient(base_url=address, timeout=None) as client,
-            self._platform(address, listens=foresee is None) as platform,
+            self._platform(address, listens=foreseen is None) as platform,
         ):
-            trained_on = 0 if foresee is not None else await self._train(platform)
+            trained_on = 0 if foreseen is not None else await self._train(platform)
             async with asyncio.TaskGroup() as tasks:
                 sequential = tasks.create_task(self._direct(SEQUENTIAL, client, parallel=False))
                 parallel = tasks.create_task(self._direct(PARALLEL, client, parallel=True))
-                forerun = tasks.create_task(self._on_platform(platform, arm, mode, foresee, trained_on))
+                forerun = tasks.create_task(self._on_platform(platform, arm, mode, foreseen, trained_on))
         return RealRuns(sequential.result(), parallel.result(), forerun.result())
 
-    async def without(self, second: str) -> tuple[RealRuns, Sequence[SessionRun]]:
-        """Sequential and ordered parallel, and ordered parallel a second time, without any platform."""
+    async def without(self, second: str, planted: float = 0.0) -> tuple[RealRuns, Sequence[SessionRun]]:
+        """Sequential and ordered parallel, and ordered parallel a second time, without any platform.
+
+        The sessions of the second time are longer by the planted share.
+        """
         async with (
             served(self.tools.app) as address,
             httpx.AsyncClient(base_url=address, timeout=None) as client,
@@ -90,43 +94,50 @@ class RealReplay:
         ):
             sequential = tasks.create_task(self._direct(SEQUENTIAL, client, parallel=False))
             parallel = tasks.create_task(self._direct(PARALLEL, client, parallel=True))
-            again = tasks.create_task(self._direct(second, client, parallel=True))
+            again = tasks.create_task(self._direct(second, client, parallel=True, planted=planted))
         return RealRuns(sequential.result(), parallel.result(), None), again.result()
 
-    async def foreseen(self, arm: str, foresee: Foresee) -> PlatformRuns:
+    async def foreseen(self, arm: str, foreseen: Foreseen) -> PlatformRuns:
         """An arm whose predictor is replaced by one that is told the future."""
         async with (
             served(self.tools.app) as address,
             self._platform(address, listens=False) as platform,
         ):
-            return await self._on_platform(platform, arm, None, foresee)
+            return await self._on_platform(platform, arm, None, foreseen)
 
-    async def _direct(self, arm: str, client: httpx.AsyncClient, *, parallel: bool) -> list[SessionRun]:
+    async def _direct(
+        self, arm: str, client: httpx.AsyncClient, *, parallel: bool, planted: float = 0.0
+    ) -> list[SessionRun]:
         return await run_arm(
             arm,
             self.workload.recordings,
-            DirectArm(arm, client, parallel=parallel),
+            DirectArm(arm, client, parallel=parallel, planted=planted),
             at_once=self.at_once,
             progress=self.progress,
         )
 
     async def _on_platform(
-        self, platform: Platform, arm: str, mode: Mode | None, foresee: Foresee | None, trained_on: int = 0
+        self, platform: Platform, arm: str, mode: Mode | None, foreseen: Foreseen | None, trained_on: int = 0
     ) -> PlatformRuns:
-        async with _bus(platform) as bus:
+        async with _bus(platform) as bus, AsyncClient(platform.address, platform.token) as client:
+            if foreseen is not None:
+                await Foresight(bus, foreseen.told(arm, self.workload.recordings)).start()
+                if foreseen.rehearsed is not None:
+                    await self._sessions(client, REHEARSAL)
+                    await asyncio.sleep(_LEDGER_SECONDS)
             ledger = Ledger(bus)
             await ledger.start()
-            if foresee is not None:
-                labels = {label_of(arm, number): one for number, one in enumerate(self.workload.recordings)}
-                await Foresight(bus, labels, foresee).start()
-            async with AsyncClient(platform.address, platform.token) as client:
-                connect = PlatformArm(arm, client, self.workload.tools, mode=mode)
-                runs = await run_arm(
-                    arm, self.workload.recordings, connect, at_once=self.at_once, progress=self.progress
-                )
+            runs, counts = await self._sessions(client, arm, mode)
             await asyncio.sleep(_LEDGER_SECONDS)
             await ledger.stop()
-        return PlatformRuns(runs, connect.counts, tuple(ledger.lines), trained_on)
+        return PlatformRuns(runs, counts, tuple(ledger.lines), ledger.sites, trained_on)
+
+    async def _sessions(
+        self, client: AsyncClient, arm: str, mode: Mode | None = None
+    ) -> tuple[Sequence[SessionRun], Counts]:
+        connect = PlatformArm(arm, client, self.workload.tools, mode=mode)
+        runs = await run_arm(arm, self.workload.recordings, connect, at_once=self.at_once, progress=self.progress)
+        return runs, connect.counts
 
     async def _train(self, platform: Platform) -> int:
         if not self.workload.training:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Final
 
 from forerun.cli.replay import overhead
 from forerun.cli.replay.agent import SessionRun
-from forerun.cli.replay.arms import FORERUN, ORACLE, PARALLEL, SEQUENTIAL, Progress
+from forerun.cli.replay.arms import FORERUN, OFF, ORACLE, PARALLEL, SEQUENTIAL, Progress
+from forerun.cli.replay.controls import PLANTED, Control, harm_study, wrong_study
 from forerun.cli.replay.divergence import Difference, differences
-from forerun.cli.replay.foresight import all_wrong, perfect
+from forerun.cli.replay.foresight import Foreseen, all_wrong, perfect
 from forerun.cli.replay.platform_arm import PlatformRuns
 from forerun.cli.replay.real_run import RealReplay
 from forerun.cli.replay.report import Results
@@ -25,16 +26,9 @@ from forerun.client import Mode
 # Sessions of an arm at a time in real time: enough to be done soon, few enough not to compete for two cores.
 _REAL_AT_ONCE = 8
 
-
-class Control(StrEnum):
-    """What takes the place of Forerun, to see whether the replay itself is right."""
-
-    OFF = "off"
-    """Speculation and memo switched off: what is left is the platform's overhead."""
-    ALL_WRONG = "all-wrong"
-    """A predictor that is certain and always wrong: what being wrong costs, within the budget."""
-    AA = "aa"
-    """Ordered parallel a second time: no difference may be found."""
+# Controls that are ordered parallel a second time, with the share by which it is made longer.
+_PLANTED: Final[Mapping[Control | None, float]] = {Control.AA: 0.0, Control.HARM: PLANTED}
+_WRONG: Final = Foreseen(all_wrong, rehearsed=perfect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +41,7 @@ class Arms:
     oracle: PlatformRuns | None
     overhead: Overhead
     charged_ms: float | None
+    off: PlatformRuns | None = None
 
 
 def replay(
@@ -94,6 +89,8 @@ def replay(
         imputed_times=workload.imputed_times,
         nondeterministic=workload.nondeterministic,
         seed=selection.seed,
+        harm=harm_study(arms.parallel, arms.forerun.runs) if control is Control.HARM else None,
+        wrong=None if arms.off is None else wrong_study(arms.forerun.runs, arms.off.runs, arms.forerun.sites),
     )
 
 
@@ -111,29 +108,31 @@ def _virtual(
     )
     sequential = virtual.direct(SEQUENTIAL, parallel=False)
     parallel = virtual.direct(PARALLEL, parallel=True)
-    oracle = virtual.foreseen(ORACLE, perfect) if control is None else None
-    if control is Control.AA:
-        forerun = _without_platform(virtual.direct(name, parallel=True))
+    oracle = virtual.foreseen(ORACLE, Foreseen(perfect)) if control is None else None
+    off = virtual.forerun(OFF, mode=Mode.OFF) if control is Control.ALL_WRONG else None
+    if control in _PLANTED:
+        forerun = _without_platform(virtual.direct(name, parallel=True, planted=_PLANTED[control]))
     elif control is Control.ALL_WRONG:
-        forerun = virtual.foreseen(name, all_wrong)
+        forerun = virtual.foreseen(name, _WRONG)
     else:
         forerun = virtual.forerun(name, mode=Mode.OFF if control is Control.OFF else None)
-    return Arms(sequential, parallel, forerun, oracle, measured.overhead, measured.charged_ms)
+    return Arms(sequential, parallel, forerun, oracle, measured.overhead, measured.charged_ms, off)
 
 
 async def _real(workload: Workload, tools: ToolServer, name: str, control: Control | None, progress: Progress) -> Arms:
     at_once = min(_REAL_AT_ONCE, len(workload.recordings))
     real = RealReplay(workload=workload, tools=tools, at_once=at_once, progress=progress)
-    if control is Control.AA:
-        runs, again = await real.without(name)
+    if control in _PLANTED:
+        runs, again = await real.without(name, _PLANTED[control])
         return Arms(runs.sequential, runs.parallel, _without_platform(again), None, Overhead(()), None)
     runs = await real.together(
         name,
         mode=Mode.OFF if control is Control.OFF else None,
-        foresee=all_wrong if control is Control.ALL_WRONG else None,
+        foreseen=_WRONG if control is Control.ALL_WRONG else None,
     )
     assert runs.forerun is not None
-    oracle = await real.foreseen(ORACLE, perfect) if control is None else None
+    oracle = await real.foreseen(ORACLE, Foreseen(perfect)) if control is None else None
+    off = (await real.together(OFF, mode=Mode.OFF)).forerun if control is Control.ALL_WRONG else None
     return Arms(
         runs.sequential,
         runs.parallel,
@@ -141,6 +140,7 @@ async def _real(workload: Workload, tools: ToolServer, name: str, control: Contr
         oracle,
         paired_overhead(runs.forerun.runs, runs.parallel),
         None,
+        off,
     )
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from forerun.cli.replay import scoring
 from forerun.cli.replay.agent import SessionRun
+from forerun.cli.replay.controls import HarmStudy, WrongStudy
 from forerun.cli.replay.divergence import Difference
 from forerun.cli.replay.scoring import Counts, Overhead, ToolRow
 
@@ -32,6 +33,8 @@ class Results:
         clock, scale, tool_seconds, control: What was asked for.
         imputed_times, nondeterministic: Of the data.
         seed: Of the interval.
+        harm: Of the control `harm`.
+        wrong: Of the control `all-wrong`.
     """
 
     files: Sequence[str]
@@ -53,6 +56,14 @@ class Results:
     imputed_times: int
     nondeterministic: int
     seed: int
+    harm: HarmStudy | None = None
+    wrong: WrongStudy | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Nothing diverged, and what the control must show is shown."""
+        studies = (self.harm, self.wrong)
+        return not self.differences and all(study.holds for study in studies if study is not None)
 
 
 def as_json(results: Results) -> dict[str, object]:
@@ -91,7 +102,8 @@ def as_json(results: Results) -> dict[str, object]:
         "imputed_times": results.imputed_times,
         "nondeterministic": results.nondeterministic,
         "per_tool": {tool: asdict(row) for tool, row in results.tool_rows.items()},
-        "holdout": {"share": 0.0, "sessions": 0},
+        "holdout": {"share": 0.0, "sessions": 0} if results.harm is None else results.harm.row(),
+        "all_wrong": None if results.wrong is None else results.wrong.row(),
     }
 
 
@@ -158,9 +170,30 @@ def _counts(results: Results, figures: Mapping[str, object]) -> Table:
             f"{figures['clock']}, {figures['scale']}, {_set(figures['tool_seconds'])}",
         ),
     )
-    for name, value in shown:
+    for name, value in (*shown, *_studies(results)):
         table.add_row(name, value)
     return table
+
+
+def _studies(results: Results) -> list[tuple[str, str]]:
+    """What the control found, for people."""
+    harm, wrong = results.harm, results.wrong
+    lines = []
+    if harm is not None:
+        lines += [
+            ("planted harm found", f"{harm.found} of {harm.seeds} assignments (at least 80 needed)"),
+            ("nothing found in equal pairs", f"{harm.quiet} of {harm.pairs} (930 to 970 needed)"),
+        ]
+        if harm.effect is not None:
+            one = harm.effect
+            lines.append(("one hold-out report", f"{one.saved_pct:.2f} % [{one.low:.2f}, {one.high:.2f}]"))
+    if wrong is not None:
+        lines += [
+            ("with speculation off", f"{wrong.off_seconds:.2f} s (at most 2 % more is allowed)"),
+            ("call sites", f"{wrong.sites} with launches, {wrong.off} turned off"),
+            ("calls until off", f"at most {wrong.slowest} (50 are allowed)"),
+        ]
+    return lines
 
 
 def _on_first_sessions(results: Results) -> float | None:

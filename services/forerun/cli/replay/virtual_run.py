@@ -6,6 +6,7 @@ measured at the start (see `overhead`) and charged for each call.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator
@@ -17,10 +18,10 @@ import httpx
 from google.protobuf import json_format
 
 from forerun.cli.replay.agent import SessionRun
-from forerun.cli.replay.arms import Connect, DirectArm, Progress, run_arm
-from forerun.cli.replay.foresight import Foresee, Foresight
+from forerun.cli.replay.arms import REHEARSAL, Connect, DirectArm, Progress, run_arm
+from forerun.cli.replay.foresight import Foreseen, Foresight
 from forerun.cli.replay.platform_arm import Ledger, PlatformArm, PlatformRuns, train
-from forerun.cli.replay.toolserver import ToolServer, label_of
+from forerun.cli.replay.toolserver import ToolServer
 from forerun.cli.replay.workload import Workload
 from forerun.cli.virtual import SERVICES, TENANT, VirtualPlatform
 from forerun.client import AsyncClient, Mode
@@ -30,6 +31,9 @@ from forerun.runtime.virtual import run_virtual
 
 # The tool server has no socket here. The address is loopback so that no name has to be resolved.
 ADDRESS = "http://127.0.0.1:1"
+
+# What a rehearsal owes to the ledger is written by then.
+_OWED_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +56,12 @@ class VirtualReplay:
     at_once: int
     progress: Progress
 
-    def direct(self, arm: str, *, parallel: bool) -> list[SessionRun]:
-        """An arm without the platform."""
+    def direct(self, arm: str, *, parallel: bool, planted: float = 0.0) -> list[SessionRun]:
+        """An arm without the platform, whose sessions are longer by the planted share."""
 
         async def main(_clock: LoopClock, _ids: SeededIds) -> list[SessionRun]:
             async with httpx.AsyncClient(transport=self._transport(), base_url=ADDRESS) as client:
-                return await self._run(arm, DirectArm(arm, client, parallel=parallel))
+                return await self._run(arm, DirectArm(arm, client, parallel=parallel, planted=planted))
 
         return run_virtual(main, seed=self.seed)
 
@@ -65,11 +69,11 @@ class VirtualReplay:
         """The arm with Forerun as it is, trained on the workload's training sessions."""
         return self._on_platform(arm, None, mode)
 
-    def foreseen(self, arm: str, foresee: Foresee) -> PlatformRuns:
+    def foreseen(self, arm: str, foreseen: Foreseen) -> PlatformRuns:
         """An arm whose predictor is replaced by one that is told the future."""
-        return self._on_platform(arm, foresee, None)
+        return self._on_platform(arm, foreseen, None)
 
-    def _on_platform(self, arm: str, foresee: Foresee | None, mode: Mode | None) -> PlatformRuns:
+    def _on_platform(self, arm: str, foreseen: Foreseen | None, mode: Mode | None) -> PlatformRuns:
         with tempfile.TemporaryDirectory(prefix="forerun-replay-") as name:
             folder = Path(name)
             policies = json_format.MessageToDict(self.workload.policy_file(ADDRESS))
@@ -85,8 +89,10 @@ class VirtualReplay:
                     # Nobody starts this predictor again: saving its models again and again would only take time.
                     settings={"predictor": {"save_seconds": 3_600.0}},
                 )
-                async with _started(platform, self._foresight(platform, arm, foresee)):
-                    return await self._sessions(platform, arm, foresee is None, mode)
+                async with _started(platform, self._foresight(platform, arm, foreseen)):
+                    if foreseen is not None and foreseen.rehearsed is not None:
+                        await self._rehearse(platform)
+                    return await self._sessions(platform, arm, foreseen is None, mode)
 
             return run_virtual(main, seed=self.seed)
 
@@ -109,16 +115,20 @@ class VirtualReplay:
         # What is owed to the ledger is written in order when the services stop.
         await platform.stop()
         await ledger.stop()
-        return PlatformRuns(runs, connect.counts, tuple(ledger.lines), trained_on)
+        return PlatformRuns(runs, connect.counts, tuple(ledger.lines), ledger.sites, trained_on)
+
+    async def _rehearse(self, platform: VirtualPlatform) -> None:
+        async with AsyncClient(channel=platform.channel(), ids=platform.ids) as client:
+            await self._run(REHEARSAL, PlatformArm(REHEARSAL, client, self.workload.tools))
+        await asyncio.sleep(_OWED_SECONDS)
 
     async def _run(self, arm: str, connect: Connect) -> list[SessionRun]:
         return await run_arm(arm, self.workload.recordings, connect, at_once=self.at_once, progress=self.progress)
 
-    def _foresight(self, platform: VirtualPlatform, arm: str, foresee: Foresee | None) -> Foresight | None:
-        if foresee is None:
+    def _foresight(self, platform: VirtualPlatform, arm: str, foreseen: Foreseen | None) -> Foresight | None:
+        if foreseen is None:
             return None
-        labels = {label_of(arm, number): one for number, one in enumerate(self.workload.recordings)}
-        return Foresight(platform.bus, labels, foresee)
+        return Foresight(platform.bus, foreseen.told(arm, self.workload.recordings))
 
     def _transport(self) -> httpx.AsyncBaseTransport:
         return httpx.ASGITransport(self.tools.app)

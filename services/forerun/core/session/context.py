@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from forerun.core import limits
 from forerun.core.freshness import Generations, Recorded, dependencies, recorded
-from forerun.core.governor import Purse, Sites
+from forerun.core.governor import Purse
 from forerun.core.ledger import LedgerEntry, Totals
 from forerun.core.outcomes import Mode
 from forerun.core.session.effects import Append, Effect, Record
 from forerun.core.session.events import JournalEvent
 from forerun.core.session.memo import Memo
 from forerun.core.session.model import ExecutionResult, PreparedCall, SessionFacts, SessionPolicy
+from forerun.core.sites import Sites
 from forerun.core.taint import TrustedText
 
 Continuation = Callable[[object], None]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from forerun.core.governor import Sites
 from forerun.core.ledger import Totals
 from forerun.core.outcomes import Mode
 from forerun.core.session.call import Closed
@@ -27,6 +26,7 @@ from forerun.core.session.model import (
     SessionPolicy,
 )
 from forerun.core.session.speculation import Speculations
+from forerun.core.sites import Sites
 
 
 class SessionMachine:

@@ -376,7 +376,11 @@ class Speculations:
         prices = self._c.policy.prices
         spent = 0.0 if outcome.hit else prices.slot_second_cost * seconds + speculation.money
         if outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED):
-            self._c.sites.get(speculation.candidate.site).learn(prices.lambda_per_second * saved - spent)
+            self._c.sites.get(speculation.candidate.site).learn(
+                prices.lambda_per_second * saved - spent,
+                probability=speculation.estimate.lower_bound,
+                hit=outcome.hit,
+            )
         audit = outcome.hit and speculation.prepared.rememberable and self._sampled(speculation)
         marks = dict(speculation.private.marks) | {f"shared/{mark}": n for mark, n in speculation.shared.items()}
         entry = LedgerEntry(
