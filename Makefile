@@ -6,8 +6,9 @@ PYTEST := $(PYTHON_BIN) -m pytest
 SEED ?= 1
 SEEDS ?= 1
 export NOTE ?=
+DATA ?= ../shared/data
 
-.PHONY: help setup gvisor demo test test-fault sim bench lint format generate contract-image verify lock clean
+.PHONY: help setup gvisor demo test test-fault sim results bench lint format generate contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +35,9 @@ bench: bench-overhead ## all benchmarks; `make bench-NAME` for one, each writes 
 
 bench-%: setup
 	@$(PYTHON_BIN) -m tests.bench.$*
+
+results: setup ## measure docs/results.md on the recorded runs in DATA (takes about 20 minutes)
+	@$(PYTHON_BIN) scripts/results.py --data "$(DATA)"
 
 lint: setup ## formatting, style and types; changes nothing
 	@scripts/lint
