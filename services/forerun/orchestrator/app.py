@@ -85,7 +85,7 @@ class _Room:
         outbox = Outbox(bus, chassis.metrics)
         ports = Ports(
             workers=workers,
-            certifier=Certifier(chassis.network, settings.verifier_target),
+            certifier=Certifier(chassis.network, settings.verifier_target, self._tasks),
             shared=SharedGenerations(bus),
             outbox=outbox,
             tasks=self._tasks,

@@ -1,7 +1,7 @@
 """Asks the verifier about finished speculations.
 
 A verifier that does not answer would hold up every call that has joined a speculation. After the first silence nothing
-is launched any more and nobody waits for it, but for one probe at a time, until it answers again.
+is launched any more and nobody waits for it; a look in the background finds out when it answers again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from forerun.runtime.auth import Caller, on_behalf_of
 from forerun.runtime.errors import DeadlineExceeded, ErrorReason, ForerunError, Unavailable
 from forerun.runtime.network import Network, rpc_errors
 from forerun.runtime.policy import contract_message
+from forerun.runtime.tasks import TaskScope
 from forerun.v1 import common_pb2, verification_pb2, verification_pb2_grpc
 
 _CERTIFY_SECONDS: Final = 2.0
-_PROBE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 1.0
+_NO_ANSWER: Final = (Unavailable, DeadlineExceeded)
 
 
 class Certifier:
@@ -27,36 +29,21 @@ class Certifier:
     Args:
         network: How it is reached.
         target: Its address.
+        tasks: Owns the look at a silent one.
+
+    Attributes:
+        silent: It did not answer lately: what would run ahead could not be certified.
     """
 
-    def __init__(self, network: Network, target: str) -> None:
-        self._network = network
-        self._target = target
-        self._silent = False
-        self._asking = 0
-        self._probe_at = 0.0
-
-    def answers(self) -> bool:
-        """Something may be launched: the verifier answers, or it is time to try whether it does again."""
-        if not self._silent:
-            return True
-        now = asyncio.get_running_loop().time()
-        if now < self._probe_at:
-            return False
-        self._probe_at = now + _PROBE_SECONDS
-        return True
+    def __init__(self, network: Network, target: str, tasks: TaskScope) -> None:
+        self._stub = verification_pb2_grpc.VerificationServiceStub(network.channel(target))
+        self._tasks = tasks
+        self.silent = False
 
     async def certify(self, effect: Certify, caller: Caller, current_tool_version: str) -> Certificate:
         """The verdict; a verifier that cannot be reached certifies nothing."""
-        if self._silent and self._asking:
-            return _SILENT
-        self._asking += 1
-        try:
-            return await self._ask(effect, caller, current_tool_version)
-        finally:
-            self._asking -= 1
-
-    async def _ask(self, effect: Certify, caller: Caller, current_tool_version: str) -> Certificate:
+        if self.silent:
+            return Certificate(certified=False, reason=ErrorReason.PEER_UNAVAILABLE, reachable=False)
         prepared, result = effect.prepared, effect.result
         request = verification_pb2.CertifyRequest(
             speculation=effect.speculation,
@@ -79,16 +66,24 @@ class Certifier:
             age_seconds=effect.age_seconds,
             tainted_paths=effect.tainted_paths,
         )
-        stub = verification_pb2_grpc.VerificationServiceStub(self._network.channel(self._target))
         try:
             with rpc_errors():
-                response = await stub.Certify(request, timeout=_CERTIFY_SECONDS, metadata=on_behalf_of(caller))
+                response = await self._stub.Certify(request, timeout=_CERTIFY_SECONDS, metadata=on_behalf_of(caller))
         except ForerunError as error:
-            self._silent = self._silent or isinstance(error, Unavailable | DeadlineExceeded)
-            self._probe_at = asyncio.get_running_loop().time() + _PROBE_SECONDS
+            if isinstance(error, _NO_ANSWER) and not self.silent:
+                self.silent = True
+                self._tasks.spawn(self._until_it_answers(), name="silent-verifier")
             return Certificate(certified=False, reason=error.reason, reachable=False)
-        self._silent = False
         return Certificate(certified=response.certified, reason=response.reason or response.detail)
 
-
-_SILENT: Final = Certificate(certified=False, reason=ErrorReason.PEER_UNAVAILABLE, reachable=False)
+    async def _until_it_answers(self) -> None:
+        while self.silent:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                with rpc_errors():
+                    await self._stub.Certify(verification_pb2.CertifyRequest(), timeout=_CERTIFY_SECONDS)
+            except ForerunError as error:
+                # It says that nothing was asked: it answers.
+                self.silent = isinstance(error, _NO_ANSWER)
+            else:
+                self.silent = False

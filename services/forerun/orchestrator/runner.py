@@ -213,7 +213,7 @@ class Runner:
     def _may_launch(self, execution: str) -> bool:
         """Takes a place for a speculation, at once: others may be launched before its task begins."""
         session = self.session
-        if not self._ports.workers.has_slot(session.context.session) or not self._ports.certifier.answers():
+        if self._ports.certifier.silent or not self._ports.workers.has_slot(session.context.session):
             return False
         return self._ports.places.reserve(execution, session.policy.concurrent)
 

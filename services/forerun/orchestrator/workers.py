@@ -41,6 +41,9 @@ _SILENT_SECONDS: Final = 10.0
 _GONE_SECONDS: Final = 60.0
 _PINS: Final = 2 * limits.SESSIONS_PER_REPLICA
 _MERGE_ATTEMPTS: Final = 6
+_TOOL_LISTS: Final = 1_024
+
+_ListKey = tuple[str, str, str, str]
 
 
 @dataclass(slots=True)
@@ -53,9 +56,11 @@ class Worker:
         speculative_free: Free slots for speculation, by its last report less what was started since.
         waiting: Authoritative calls that wait there.
         heard_at: Loop time of the last report; configured workers count as heard.
+        stub: Calls it.
     """
 
     address: str
+    stub: sandbox_pb2_grpc.SandboxServiceStub = field(repr=False)
     name: str = ""
     speculative_free: int = 1
     waiting: int = 0
@@ -74,8 +79,9 @@ class Workers:
     def __init__(self, network: Network, targets: tuple[str, ...], *, tools_changed: Callable[[], None]) -> None:
         self._network = network
         self._tools_changed = tools_changed
-        self._workers: dict[str, Worker] = {target: Worker(target) for target in targets}
-        self._tools: dict[tuple[str, str, str, str], dict[str, Tool]] = {}
+        self._workers: dict[str, Worker] = {target: self._made(target) for target in targets}
+        self._tools: dict[_ListKey, Mapping[str, Tool]] = {}
+        self._listing: dict[_ListKey, asyncio.Future[Mapping[str, Tool]]] = {}
         self._generation: dict[str, int] = {}
         self._pins: OrderedDict[str, Worker] = OrderedDict()
 
@@ -91,7 +97,7 @@ class Workers:
         if worker is None:
             if len(self._workers) >= 4096:
                 return
-            worker = self._workers[report.address] = Worker(report.address)
+            worker = self._workers[report.address] = self._made(report.address)
         worker.name = report.worker
         worker.speculative_free = report.speculative_free
         worker.waiting = report.authoritative_waiting
@@ -135,8 +141,8 @@ class Workers:
         pinned = self._pins.get(session)
         return pinned.name if pinned is not None else ""
 
-    def _stub(self, worker: Worker) -> sandbox_pb2_grpc.SandboxServiceStub:
-        return sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(worker.address))
+    def _made(self, address: str) -> Worker:
+        return Worker(address, sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(address)))
 
     # ------------------------------------------------------------ tools
 
@@ -151,17 +157,28 @@ class Workers:
         known = self._tools.get(key)
         if known is not None:
             return known
+        listing = self._listing.get(key)
+        if listing is None:
+            # One request for all who ask meanwhile: after a change of tools every session does.
+            listing = self._listing[key] = asyncio.ensure_future(self._list(worker, caller))
+            listing.add_done_callback(lambda _: self._listing.pop(key, None))
+        return await asyncio.shield(listing)
+
+    async def _list(self, worker: Worker, caller: Caller) -> Mapping[str, Tool]:
+        key = (worker.address, caller.tenant, caller.principal, caller.credential_scope)
+        generation = self._generation.get(worker.address)
         request = sandbox_pb2.ListToolsRequest(
             caller=common_pb2.Caller(
                 tenant=caller.tenant, principal=caller.principal, credential_scope=caller.credential_scope
             )
         )
         with rpc_errors():
-            response = await self._stub(worker).ListTools(request, timeout=_LIST_SECONDS, metadata=on_behalf_of(caller))
+            response = await worker.stub.ListTools(request, timeout=_LIST_SECONDS, metadata=on_behalf_of(caller))
         tools = {message.name: tool_of(message) for message in response.tools}
-        if len(self._tools) >= 1024:
-            self._tools.clear()
-        self._tools[key] = tools
+        if generation == self._generation.get(worker.address):  # else they are others again already
+            if len(self._tools) >= _TOOL_LISTS:
+                self._tools.clear()
+            self._tools[key] = tools
         return tools
 
     # ------------------------------------------------------------ executions
@@ -208,7 +225,7 @@ class Workers:
             if effect.speculative:
                 worker.speculative_free -= 1
             with rpc_errors():
-                stream = self._stub(worker).Execute(
+                stream = worker.stub.Execute(
                     request,
                     timeout=effect.timeout_seconds + _TRANSPORT_MARGIN_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -234,7 +251,7 @@ class Workers:
         """Makes a running speculation authoritative. When it is too late its end is on the way: nothing to do."""
         try:
             with rpc_errors():
-                await self._stub(self.choose(session)).Promote(
+                await self.choose(session).stub.Promote(
                     sandbox_pb2.PromoteRequest(execution=execution, timeout_seconds=max(0.001, timeout_seconds)),
                     timeout=_SHORT_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -252,7 +269,7 @@ class Workers:
         for attempt in range(_MERGE_ATTEMPTS):
             try:
                 with rpc_errors():
-                    await self._stub(self.choose(session)).MergeFork(
+                    await self.choose(session).stub.MergeFork(
                         sandbox_pb2.MergeForkRequest(session=session, fork=fork),
                         timeout=_SHORT_SECONDS * 2,
                         metadata=on_behalf_of(caller),
@@ -270,7 +287,7 @@ class Workers:
         """Drops a fork; the worker drops it with the session at the latest."""
         try:
             with rpc_errors():
-                await self._stub(self.choose(session)).DropFork(
+                await self.choose(session).stub.DropFork(
                     sandbox_pb2.DropForkRequest(session=session, fork=fork),
                     timeout=_SHORT_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -282,7 +299,7 @@ class Workers:
         """Drops a session's workspace and connections."""
         try:
             with rpc_errors():
-                await self._stub(self.choose(session)).CloseSession(
+                await self.choose(session).stub.CloseSession(
                     sandbox_pb2.CloseSessionRequest(session=session),
                     timeout=_SHORT_SECONDS,
                     metadata=on_behalf_of(caller),

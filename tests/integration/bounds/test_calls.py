@@ -161,13 +161,13 @@ def test_names_are_bounded(play: Play) -> None:
     long = "n" * (limits.NAME_CHARS + 1)
 
     async def scene(s: Stage) -> None:
+        event = session_pb2.ClientEvent(user_turn=event_pb2.UserTurn(text="x"))
         for hello in (
             session_pb2.Hello(session=s.ids.uuid7(), agent=long),
             session_pb2.Hello(session=s.ids.uuid7(), agent="a", tools=[long]),
             session_pb2.Hello(session=s.ids.uuid7(), agent="a", label=long),
             session_pb2.Hello(session=s.ids.uuid7(), agent="a", client_tools=[session_pb2.ClientTool(name=long)]),
         ):
-            event = session_pb2.ClientEvent(user_turn=event_pb2.UserTurn(text="x"))
             request = session_pb2.RecordEventRequest(hello=hello, id=s.ids.uuid7(), event=event)
             with pytest.raises(Exception, match="NAME_CHARS"), rpc_errors():
                 await stub_of(s).RecordEvent(request, timeout=5.0)

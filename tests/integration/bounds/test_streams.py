@@ -93,8 +93,9 @@ def test_nothing_depends_on_the_clients_clock(play: Play, years: int) -> None:
 
     async def scene(s: Stage) -> None:
         async with AsyncClient(channel=s.platform.channel(), ids=SeededIds(7, Wrong())) as client:
-            for number in range(3):
-                async with client.session("a") as session:
+            session = client.session("a")
+            async with session:
+                for number in range(3):
                     await s.ahead(session, ("get", b'{"id":%d}' % number))
                     await asyncio.sleep(3.0)
                     result = await session.call_tool("get", {"id": number}, timeout_seconds=30.0)
