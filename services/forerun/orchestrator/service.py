@@ -13,6 +13,7 @@ from forerun.orchestrator.engine import Orchestrator
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.opening import check_event_id
 from forerun.orchestrator.policies import PolicySource
+from forerun.orchestrator.preparation import Tool
 from forerun.orchestrator.records import failure_from, failure_message, mode_message, totals_message
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.stream import Stream
@@ -29,7 +30,7 @@ from forerun.runtime.errors import (
     ResourceExhausted,
 )
 from forerun.runtime.network import remaining_seconds
-from forerun.runtime.policy import contract_message
+from forerun.runtime.policy import Policy, contract_message
 from forerun.v1 import session_pb2, session_pb2_grpc
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -213,17 +214,18 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         policy = self._policies.current.choose(caller.tenant, request.agent)
         tools = await self._workers.tools(caller)
         return session_pb2.ListSessionToolsResponse(
-            tools=[
-                session_pb2.SessionTool(
-                    name=tool.name,
-                    version=tool.version,
-                    input_schema=tool.schema_text,
-                    description=tool.description,
-                    contract=contract_message(tool.contract(policy)),
-                )
-                for _, tool in sorted(tools.items())
-            ]
+            tools=[_session_tool(tool, policy) for _, tool in sorted(tools.items())]
         )
+
+
+def _session_tool(tool: Tool, policy: Policy) -> session_pb2.SessionTool:
+    return session_pb2.SessionTool(
+        name=tool.name,
+        version=tool.version,
+        input_schema=tool.schema_text,
+        description=tool.description,
+        contract=contract_message(tool.contract(policy)),
+    )
 
 
 _OWNER_CHANGED = Aborted(
@@ -250,6 +252,9 @@ def _welcome(runner: Runner) -> session_pb2.Welcome:
         held_out=session.held_out,
         last_turn=session.machine.last_turn,
         policy=session.policy.label,
+        client_tools=[
+            _session_tool(tool, session.policy) for _, tool in sorted(session.tools.items()) if tool.in_client
+        ],
     )
 
 

@@ -12,7 +12,7 @@ from forerun.runtime.errors import ErrorReason, ResourceExhausted
 from forerun.runtime.network import rpc_errors
 from forerun.v1 import event_pb2, session_pb2
 from tests.integration.bounds.conftest import RULES, batch_of, hello_of, stub_of
-from tests.integration.cases.conftest import Play, Stage
+from tests.integration.cases.conftest import Play, Stage, policy
 
 
 def reads(count: int) -> list[Call]:
@@ -177,3 +177,29 @@ def test_names_are_bounded(play: Play) -> None:
         assert (await stub_of(s).RecordEvent(request, timeout=5.0)).number
 
     play(scene, RULES)
+
+
+def test_a_tool_of_the_client_has_the_time_that_its_contract_gives(play: Play) -> None:
+    """Its client is told at the welcome, so that it does not give up on its own function."""
+    rules = policy()
+    rules["policies"][0]["tools"] = [{"tool": name, "effect": "EFFECT_READ", "timeoutSeconds": 200} for name in "ab"]
+
+    async def scene(s: Stage) -> None:
+        session = s.client.session("a")
+
+        @session.tool
+        async def a() -> str:
+            await asyncio.sleep(150.0)
+            return "done"
+
+        @session.tool
+        async def b() -> str:
+            await asyncio.sleep(250.0)
+            return "late"
+
+        async with session:
+            assert (await session.call_tool("a")).text == "done"
+            late = (await session.call_tools([Call("b")]))[0]
+            assert late.status is Status.TIMEOUT and s.now() < 360.0
+
+    play(scene, rules)

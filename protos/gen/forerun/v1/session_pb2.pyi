@@ -342,6 +342,7 @@ class Welcome(_message.Message):
     HELD_OUT_FIELD_NUMBER: _builtins.int
     LAST_TURN_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    CLIENT_TOOLS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of this connection."""
     mode: _common_pb2.Mode.ValueType
@@ -352,6 +353,10 @@ class Welcome(_message.Message):
     """Highest turn that the journal knows; a resuming client goes on after it."""
     policy: _builtins.str
     """Name and version of the policy."""
+    @_builtins.property
+    def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionTool]:
+        """The client's own tools, with their effective contracts: how long the platform waits for each, among other things."""
+
     def __init__(
         self,
         *,
@@ -360,10 +365,11 @@ class Welcome(_message.Message):
         held_out: _builtins.bool = ...,
         last_turn: _builtins.int = ...,
         policy: _builtins.str = ...,
+        client_tools: _abc.Iterable[Global___SessionTool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "held_out", b"held_out", "last_turn", b"last_turn", "mode", b"mode", "policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_tools", b"client_tools", "epoch", b"epoch", "held_out", b"held_out", "last_turn", b"last_turn", "mode", b"mode", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar, overload
@@ -86,6 +87,7 @@ class AsyncSession:
         self._message_open = False
         self._spoken = False
         self._extending: set[asyncio.Task[None]] = set()
+        self._own_seconds: Mapping[str, float] = {}
 
     # ------------------------------------------------------------ life
 
@@ -350,10 +352,9 @@ class AsyncSession:
 
         They count from the last answer: a call that waits for others of its message has not used any of its time.
         """
-        try:
-            limits = await self._platform.timeouts(self.agent)
-        except ForerunClientError:
-            limits = {}
+        limits = dict(self._own_seconds)
+        with contextlib.suppress(ForerunClientError):
+            limits |= await self._platform.timeouts(self.agent)
         loop = asyncio.get_running_loop()
         longest = max((limits.get(one.call.name, 0.0) for one in batch.open), default=0.0)
         due = batch.progressed_at + min(longest, DEADLINE_MAX_SECONDS) + MARGIN_SECONDS
@@ -378,6 +379,7 @@ class AsyncSession:
         self.held_out = message.held_out
         self.policy = message.policy
         self._turn = max(self._turn, message.last_turn)
+        self._own_seconds = {tool.name: tool.contract.timeout_seconds for tool in message.client_tools}
 
     def invoked(self, message: session_pb2.ClientToolInvocation) -> None:
         """Called by the connection: a tool of this program is asked for."""
