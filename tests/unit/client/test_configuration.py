@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forerun.client import AsyncClient, NotConfigured, local_data_dir
+from forerun.client._channel import target_of
 from forerun.client._local import resolve
 
 
@@ -42,6 +43,18 @@ def test_the_local_token_is_not_sent_elsewhere(data: Path) -> None:
     write_run(data)
     with pytest.raises(NotConfigured, match="CREDENTIAL_MISSING"):
         resolve("elsewhere:7400", None)
+
+
+def test_several_addresses_are_one_target() -> None:
+    assert target_of("forerun.example:7400") == "forerun.example:7400"
+    assert target_of("127.0.0.1:7400, 127.0.0.1:7401") == "ipv4:127.0.0.1:7400,127.0.0.1:7401"
+    assert target_of("[::1]:7400,[::1]:7401") == "ipv6:[::1]:7400,[::1]:7401"
+
+
+@pytest.mark.parametrize("address", ["one:1,two:2", "127.0.0.1:1,[::1]:2", "127.0.0.1:1,127.0.0.2", "127.0.0.1:1,"])
+async def test_several_addresses_that_are_none_are_named(address: str) -> None:
+    with pytest.raises(NotConfigured, match=r"ADDRESS_INVALID.*one DNS name"):
+        await AsyncClient(address, "token").__aenter__()
 
 
 async def test_nothing_known_is_said_with_what_to_do(data: Path) -> None:

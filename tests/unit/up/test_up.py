@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import socket
 import stat
 from pathlib import Path
 
 import pytest
 
+from forerun.cli.up import Platform
 from forerun.cli.up.directory import DataDirectory, write_secret
-from forerun.cli.up.layout import SERVICES, Layout
+from forerun.cli.up.layout import SERVICES, Layout, instances
 from forerun.cli.up.live import describe
 from forerun.cli.up.ports import free_ports, is_free
 from forerun.cli.up.processes import Backoff, log_tail
@@ -19,7 +21,7 @@ from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.predictor.settings import PredictorSettings
 from forerun.runtime.auth import read_token_file, token_digest
 from forerun.runtime.clock import SystemClock
-from forerun.runtime.errors import FailedPrecondition
+from forerun.runtime.errors import FailedPrecondition, InvalidArgument
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.policy import policies_of, read_policy_file
 from forerun.runtime.settings import load_settings
@@ -105,6 +107,37 @@ def test_every_service_understands_what_it_is_told(tmp_path: Path, monkeypatch: 
     directory.release()
 
 
+def test_replicas_have_their_own_ports_and_data_and_know_each_other(tmp_path: Path) -> None:
+    replicas = {"orchestrator": 2, "sandbox": 2, "verifier": 3}
+    names = instances(replicas)
+    assert list(names) == [
+        "snapshots", "sandbox", "sandbox-2", "verifier", "verifier-2", "verifier-3", "predictor", "orchestrator",
+        "orchestrator-2",
+    ]  # fmt: skip
+    layout = Layout(
+        directory=DataDirectory(tmp_path),
+        policy_file=tmp_path / "policy.yaml",
+        ports={name: 7000 + number for number, name in enumerate(names)},
+        metrics_ports={name: 8000 + number for number, name in enumerate(names)},
+        nats_url="nats://127.0.0.1:4222",
+        replicas=replicas,
+    )
+    workers = [layout.environment(name) for name in ("sandbox", "sandbox-2")]
+    for name in ("LISTEN_ADDRESS", "METRICS_ADDRESS", "DATA_DIR"):
+        assert len({one[f"FORERUN_SANDBOX_{name}"] for one in workers}) == 2
+    second = layout.environment("orchestrator-2")
+    assert json.loads(second["FORERUN_ORCHESTRATOR_SANDBOX_TARGETS"]) == ["127.0.0.1:7001", "127.0.0.1:7002"]
+    target = second["FORERUN_ORCHESTRATOR_VERIFIER_TARGET"]
+    assert target == "ipv4:127.0.0.1:7003,127.0.0.1:7004,127.0.0.1:7005"
+    assert layout.addresses("orchestrator") == ["127.0.0.1:7007", "127.0.0.1:7008"]
+
+
+@pytest.mark.parametrize("replicas", [{"predictor": 2}, {"snapshots": 2}, {"sandbox": 0}, {"sandbox": 9}, {"x": 1}])
+def test_replicas_that_cannot_be(tmp_path: Path, replicas: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument, match=r"orchestrator, sandbox, verifier may have 1 to 8"):
+        Platform(tmp_path, replicas=replicas)
+
+
 def test_pauses_grow_and_end() -> None:
     backoff = Backoff()
     quick = [backoff.next_seconds(0.1) for _ in range(10)]
@@ -142,3 +175,8 @@ def test_arguments_of_the_command() -> None:
     add_parser(parser.add_subparsers())
     args = parser.parse_args(["up", "--data", "x", "--policy", "y"])
     assert (args.data, args.policy, args.port, args.check) == (Path("x"), Path("y"), 7400, False)
+    assert args.replicas == []
+    args = parser.parse_args(["up", "--replicas", "orchestrator=2", "--replicas", "sandbox=3"])
+    assert dict(args.replicas) == {"orchestrator": 2, "sandbox": 3}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["up", "--replicas", "orchestrator"])

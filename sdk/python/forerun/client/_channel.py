@@ -6,10 +6,13 @@ may be installed without the platform, and a contract test compares them.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final
 
 import grpc
 import grpc.aio
+
+from forerun.client._errors import NotConfigured
 
 MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """Largest message in either direction; larger results travel in chunks."""
@@ -44,10 +47,49 @@ def channel_options() -> list[tuple[str, int | str]]:
 
 
 def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    """A channel, made inside the running loop. Without credentials it is not encrypted: loopback, or a trusted net."""
+    """A channel, made inside the running loop. Without credentials it is not encrypted: loopback, or a trusted net.
+
+    Args:
+        address: One address, or several with commas between them; each is tried, and those that answer are used in
+            turn.
+        credentials: Encrypts the connection.
+
+    Raises:
+        NotConfigured: one of several addresses is no IP address with a port.
+    """
+    target = target_of(address)
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=channel_options())
-    return grpc.aio.secure_channel(address, credentials, options=channel_options())
+        return grpc.aio.insecure_channel(target, options=channel_options())
+    return grpc.aio.secure_channel(target, credentials, options=channel_options())
+
+
+def target_of(address: str) -> str:
+    """What grpc is told for an address; several are a list of its own kind, of one family of IP addresses.
+
+    Raises:
+        NotConfigured: one of several is no IP address with a port, or they are of two families.
+    """
+    parts = [part.strip() for part in address.split(",")]
+    if len(parts) == 1:
+        return address
+    families = {_family(part) for part in parts}
+    if len(families) != 1 or None in families:
+        raise NotConfigured(
+            "ADDRESS_INVALID",
+            f"{address!r} is no list of addresses: give IP addresses with ports, all IPv4 or all IPv6, with commas "
+            "between them, or one DNS name that stands for all replicas",
+            metadata={"address": address},
+        )
+    return f"ipv{families.pop()}:" + ",".join(parts)
+
+
+def _family(part: str) -> int | None:
+    host, _, port = part.rpartition(":")
+    try:
+        found = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    return found.version if port.isdigit() else None
 
 
 def _milliseconds(seconds: float) -> int:

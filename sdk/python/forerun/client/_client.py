@@ -28,7 +28,8 @@ class AsyncClient:
     """A connection to a Forerun platform, shared by any number of sessions.
 
     Args:
-        address: `host:port`. Default: `FORERUN_ADDRESS`, else the platform that `forerun up` started here.
+        address: `host:port`, or several with commas between them: replicas of one platform, any of which goes on with
+            a session when another one ends. Default: `FORERUN_ADDRESS`, else the one that `forerun up` started here.
         token: Bearer token. Default: `FORERUN_TOKEN`, else that of the local platform.
         credentials: Encrypts the connection; without them it is plain, for loopback and trusted networks.
         channel: Used instead of a connection of its own, and not closed; `address` and `token` are then optional.
@@ -66,7 +67,7 @@ class AsyncClient:
         """Finds out where the platform is. The connection itself is made by the first session.
 
         Raises:
-            NotConfigured: nothing says where the platform is, or the token is missing.
+            NotConfigured: nothing says where the platform is, its address is none, or the token is missing.
         """
         if self._channel is None:
             self._address, self._token = resolve(self._address, self._token)

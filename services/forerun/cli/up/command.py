@@ -26,7 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the platform on this machine",
         description=(
             "Starts a broker and all services on the loopback interface, and runs until it is interrupted. What runs "
-            "where is in run.json of the data directory, which clients find by themselves."
+            "where is in run.json of the data directory, which clients find by themselves. SIGHUP restarts one process "
+            "after another."
         ),
     )
     parser.add_argument("--check", action="store_true", help="say what is missing on this machine, and start nothing")
@@ -49,7 +50,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help=f"port for agents, the same after a restart (default {DEFAULT_PORT}; 0 takes a free one)",
     )
+    parser.add_argument(
+        "--replicas",
+        type=_replicas,
+        action="append",
+        default=[],
+        metavar="SERVICE=N",
+        help="processes of a service (orchestrator, sandbox, verifier; default 1); may be repeated",
+    )
     return parser
+
+
+def _replicas(text: str) -> tuple[str, int]:
+    service, _, count = text.partition("=")
+    if not count.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not SERVICE=N, such as orchestrator=2")
+    return service, int(count)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
         show_findings(findings, console)
         return 0 if all(one.fine for one in findings) else EXIT_MISSING
     try:
-        return asyncio.run(_up(Platform(data_dir, args.policy, port=args.port), console))
+        platform = Platform(data_dir, args.policy, port=args.port, replicas=dict(args.replicas))
+        return asyncio.run(_up(platform, console))
     except ForerunError as error:
         console.print(f"forerun up: {error.message}", style="red", markup=False)
         return exit_code(error)
@@ -97,18 +114,34 @@ async def _serve(platform: Platform, console: Console, stop: asyncio.Task[Litera
     console.print(f"ready at {platform.address}; token in {platform.directory.token_file}", markup=False)
     console.print(f"{_how_to_connect(platform.directory.path)}. Ctrl-C stops.", markup=False)
     failed = asyncio.ensure_future(platform.until_failed())
+    rolling = asyncio.ensure_future(_roll_when_asked(platform, console))
     # Without a terminal there is nobody who looks at a line that changes every second.
     line = asyncio.ensure_future(show_line(platform, console) if console.is_terminal else asyncio.Event().wait())
     try:
-        await asyncio.wait([stop, failed, line], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stop, failed, line, rolling], return_when=asyncio.FIRST_COMPLETED)
         if failed.done():
             console.print(f"forerun up: {failed.result().message}", style="red", markup=False)
             return EXIT_FAILED
+        if rolling.done():
+            rolling.result()
         return 0
     finally:
-        failed.cancel()
-        line.cancel()
-        await asyncio.wait([failed, line])
+        watching = [failed, line, rolling]
+        for one in watching:
+            one.cancel()
+        await asyncio.wait(watching)
+
+
+async def _roll_when_asked(platform: Platform, console: Console) -> None:
+    """Restarts everything, one process after another, at each SIGHUP."""
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+    while True:
+        await asked.wait()
+        asked.clear()
+        console.print("restarting one process after another")
+        await platform.roll()
+        console.print("restarted")
 
 
 def _how_to_connect(data_dir: Path) -> str:

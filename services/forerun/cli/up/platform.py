@@ -15,7 +15,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from forerun.cli.up.directory import DataDirectory
-from forerun.cli.up.layout import BROKER, HOST, ORCHESTRATOR, SERVICES, SHUTDOWN_SECONDS, Layout
+from forerun.cli.up.layout import BROKER, HOST, ORCHESTRATOR, SHUTDOWN_SECONDS, Layout, instances
 from forerun.cli.up.ports import free_ports, is_free
 from forerun.cli.up.processes import Backoff, ServiceProcess, tether
 from forerun.runtime.broker import Broker, new_passwords
@@ -43,8 +43,13 @@ class Platform:
         data_dir: Where it keeps everything; one platform at a time may use it.
         policy_file: Policies and tool servers; None takes `policy.yaml` of the data directory.
         port: The orchestrator's port, which must be free; 0 takes any free one.
+        replicas: How many processes of a service run, by its name; one of each by default. With several
+            orchestrators the session of one that ends goes on through another.
         environment: Further variables for the services, such as settings of theirs.
         start_timeout_seconds: Until everything serves.
+
+    Raises:
+        InvalidArgument: `replicas` names what cannot be.
     """
 
     def __init__(
@@ -53,12 +58,15 @@ class Platform:
         policy_file: Path | None = None,
         *,
         port: int = DEFAULT_PORT,
+        replicas: Mapping[str, int] | None = None,
         environment: Mapping[str, str] | None = None,
         start_timeout_seconds: float = 60.0,
     ) -> None:
         self._directory = DataDirectory(data_dir.absolute())
         self._policy_file = (policy_file or self._directory.policy_file).absolute()
         self._port = port
+        self._replicas = dict(replicas or {})
+        self._instances = instances(self._replicas)
         self._environment = dict(environment or {})
         self._start_timeout_seconds = start_timeout_seconds
         self._clock = SystemClock()
@@ -66,6 +74,7 @@ class Platform:
         self._layout: Layout | None = None
         self._broker: Broker | None = None
         self._broker_restarts = 0
+        self._broker_restarting = False
         self._services: dict[str, ServiceProcess] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._token = ""
@@ -76,8 +85,8 @@ class Platform:
 
     @property
     def address(self) -> str:
-        """Where agents connect."""
-        return self.address_of(ORCHESTRATOR)
+        """Where agents connect: `host:port`, or several with commas between them where there are replicas."""
+        return ",".join(self._started_layout().addresses(ORCHESTRATOR))
 
     @property
     def token(self) -> str:
@@ -94,17 +103,26 @@ class Platform:
         """How often something had to be started again."""
         return self._broker_restarts + sum(service.restarts for service in self._services.values())
 
-    def address_of(self, service: str) -> str:
-        """Where a service listens, the same over its restarts."""
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """Names of all processes but the broker's: those of the services, and `orchestrator-2` and so on."""
+        return tuple(self._instances)
+
+    def address_of(self, process: str) -> str:
+        """Where a process, or the `broker`, listens: the same over its restarts."""
+        layout = self._started_layout()
+        return layout.nats_url if process == BROKER else layout.address(process)
+
+    def pid_of(self, process: str) -> int | None:
+        """The id of a process, or of the `broker`'s; None while there is none."""
+        if process == BROKER:
+            return self._broker.pid if self._broker is not None else None
+        return self._services[process].pid if process in self._services else None
+
+    def _started_layout(self) -> Layout:
         if self._layout is None:
             raise Bug(ErrorReason.INTERNAL, "the platform was not started")
-        return self._layout.nats_url if service == BROKER else self._layout.address(service)
-
-    def pid_of(self, service: str) -> int | None:
-        """The process of a service, or of the `broker`; None while there is none."""
-        if service == BROKER:
-            return self._broker.pid if self._broker is not None else None
-        return self._services[service].pid if service in self._services else None
+        return self._layout
 
     @property
     def internal_token(self) -> str:
@@ -148,13 +166,14 @@ class Platform:
         self._layout = Layout(
             directory=self._directory,
             policy_file=self._policy_file,
-            ports={name: orchestrator_port if name == ORCHESTRATOR else ports.pop() for name in SERVICES},
-            metrics_ports={name: ports.pop() for name in SERVICES},
+            ports={name: orchestrator_port if name == ORCHESTRATOR else ports.pop() for name in self._instances},
+            metrics_ports={name: ports.pop() for name in self._instances},
             nats_url=nats_url,
+            replicas=self._replicas,
         )
-        for name in SERVICES:
+        for name, kind in self._instances.items():
             environment = {**os.environ, **self._environment, **self._layout.environment(name)}
-            service = ServiceProcess(name, environment, self._directory.log_file(name), self._write_run)
+            service = ServiceProcess(name, kind, environment, self._directory.log_file(name), self._write_run)
             self._services[name] = service
             await service.start()
         await self._until_first_serving()
@@ -172,8 +191,8 @@ class Platform:
                 f"port {self._port} is taken, perhaps by another platform; use --port with a free one, or 0 for any",
                 metadata={"port": str(self._port)},
             )
-        # The broker, each service with its metrics, and one that is not needed where the orchestrator's is given.
-        return [port for port in free_ports(2 + 2 * len(SERVICES) + 1, self._ids) if port != self._port]
+        # The broker, each process with its metrics, and one that is not needed where the orchestrator's is given.
+        return [port for port in free_ports(2 + 2 * len(self._instances) + 1, self._ids) if port != self._port]
 
     async def _set_up_broker(self) -> None:
         assert self._broker is not None
@@ -195,9 +214,8 @@ class Platform:
         bound = SHUTDOWN_SECONDS + _FORCED_SECONDS
         services = self._services
         # Agents see the orchestrator; what it needs stays until it has ended.
-        if ORCHESTRATOR in services:
-            await services[ORCHESTRATOR].stop(bound)
-        await asyncio.gather(*(one.stop(bound) for name, one in services.items() if name != ORCHESTRATOR))
+        await asyncio.gather(*(one.stop(bound) for one in services.values() if one.service == ORCHESTRATOR))
+        await asyncio.gather(*(one.stop(bound) for one in services.values() if one.service != ORCHESTRATOR))
         if self._broker is not None:
             await self._broker.stop()
         if self._locked:
@@ -211,10 +229,38 @@ class Platform:
         if self._broker is not None and self._broker.pid is not None:
             os.kill(self._broker.pid, signal.SIGKILL)
 
-    def kill(self, service: str) -> None:
-        """Ends a service, or the `broker`, as a crash would. It is started again."""
-        if service != BROKER:
-            self._services[service].kill()
+    async def restart(self, process: str) -> None:
+        """Stops a process, or the `broker`, in order; returns when its next one serves.
+
+        Raises:
+            Unavailable: it does not serve in time; the message holds the end of its log.
+        """
+        if process == BROKER:
+            await self._restart_broker()
+        else:
+            await self._services[process].restart(SHUTDOWN_SECONDS + _FORCED_SECONDS)
+        await self.until_serving(self._start_timeout_seconds)
+
+    async def roll(self) -> None:
+        """Restarts every process, one after another: each serves before the next one is stopped.
+
+        Raises:
+            Unavailable: one does not serve in time; the others were left alone.
+        """
+        for process in (*self._instances, BROKER):
+            await self.restart(process)
+
+    async def _restart_broker(self) -> None:
+        assert self._broker is not None
+        self._broker_restarting = True
+        await self._broker.stop()
+        while self._broker_restarting:  # noqa: ASYNC110  (its watcher starts it)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def kill(self, process: str) -> None:
+        """Ends a process, or the `broker`, as a crash would. It is started again."""
+        if process != BROKER:
+            self._services[process].kill()
         elif self._broker is not None and self._broker.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._broker.pid, signal.SIGKILL)
@@ -240,6 +286,11 @@ class Platform:
         while True:
             while broker.pid is not None:  # noqa: ASYNC110  (the broker object gives no event)
                 await asyncio.sleep(_POLL_SECONDS)
+            if self._broker_restarting:
+                await broker.start(_BROKER_SECONDS)
+                self._broker_restarting = False
+                self._write_run()
+                continue
             pause_seconds = backoff.next_seconds(loop.time() - started_at)
             if pause_seconds is None:
                 raise Unavailable(
@@ -254,7 +305,7 @@ class Platform:
                 self._write_run()
 
     async def until_serving(self, timeout_seconds: float) -> None:
-        """Waits until every service serves, for example after a restart.
+        """Waits until every process serves, for example after a restart.
 
         Raises:
             Unavailable: one does not in time; the message holds the end of its log.
@@ -317,7 +368,7 @@ class Platform:
         }
         self._directory.write_run(
             {
-                "address": self._layout.address(ORCHESTRATOR),
+                "address": self.address,
                 "token_file": str(self._directory.token_file),
                 "pid": os.getpid(),
                 "policy_file": str(self._policy_file),

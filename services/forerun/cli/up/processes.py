@@ -60,22 +60,28 @@ class ServiceProcess:
     """A service.
 
     Args:
-        name: The service.
+        name: Its name among the processes of the platform.
+        service: The service.
         environment: All of its environment.
         log_file: Gets its output.
         changed: Called after every start.
     """
 
-    def __init__(self, name: str, environment: Mapping[str, str], log_file: Path, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, service: str, environment: Mapping[str, str], log_file: Path, changed: Callable[[], None]
+    ) -> None:
         self.name = name
+        self.service = service
         self.restarts = 0
-        self._command: Sequence[str] = (sys.executable, "-m", f"forerun.{name}")
+        self._command: Sequence[str] = (sys.executable, "-m", f"forerun.{service}")
         self._environment = dict(environment)
         self._log_file = log_file
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._started_at = 0.0
         self._stopping = False
+        self._restarting = False
+        self._started = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -103,6 +109,7 @@ class ServiceProcess:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C in a terminal is for us; we end the services in order
             )
+        self._started.set()
         self._changed()
 
     async def ended(self) -> int:
@@ -121,6 +128,10 @@ class ServiceProcess:
             code = await self.ended()
             if self._stopping:
                 return
+            if self._restarting:
+                self._restarting = False
+                await self.start()
+                continue
             pause_seconds = backoff.next_seconds(asyncio.get_running_loop().time() - self._started_at)
             if pause_seconds is None:
                 raise Unavailable(
@@ -136,17 +147,26 @@ class ServiceProcess:
         """Ends it as a crash would."""
         self._signal(signal.SIGKILL)
 
-    def begin_stop(self) -> None:
-        """Asks it to stop, and does not start it again."""
-        self._stopping = True
-        self._signal(signal.SIGTERM)
+    async def restart(self, timeout_seconds: float) -> None:
+        """Stops it in order, by force after the time-out, and returns when its next process runs.
+
+        It is no accident: it is not counted in `restarts`, and there is no pause.
+        """
+        self._restarting = True
+        self._started.clear()
+        await self._end(timeout_seconds)
+        await self._started.wait()
 
     async def stop(self, timeout_seconds: float) -> bool:
         """Stops it, by force after the time-out. False where force was needed."""
-        self.begin_stop()
+        self._stopping = True
+        return await self._end(timeout_seconds)
+
+    async def _end(self, timeout_seconds: float) -> bool:
         process = self._process
         if process is None:
             return True
+        self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await process.wait()
