@@ -160,14 +160,14 @@ OPEN_WORLD_STALENESS_SECONDS: Final = 10.0
 
 # ---------------------------------------------------------------- workspaces and queues
 
-WORKSPACE_FILES: Final = 100_000
-"""Files of one workspace. Forks and snapshots walk all of them."""
+WORKSPACE_FILES: Final = 200_000
+"""Files, directories and links of one workspace. Copied forks walk all of them; large repositories have as many."""
 
-WORKSPACE_BYTES: Final = 2 * 1024 * MIB
-"""Bytes of one workspace."""
+WORKSPACE_BYTES: Final = 4 * 1024 * MIB
+"""Bytes of one workspace's files."""
 
-WORKSPACE_FORKS: Final = 8
-"""Living forks of one workspace."""
+WORKSPACE_FORKS: Final = 32
+"""Living forks of one workspace: each open speculation may hold one, and as many are on their way out."""
 
 SUBSCRIPTION_PENDING_MESSAGES: Final = 8_192
 """Messages that a core subscription holds before it drops and counts."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from forerun.core import limits
 from forerun.runtime.settings import ServiceSettings, service_config
-from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.isolation.levels import Choice, LevelName
 
 
 class SandboxSettings(ServiceSettings):
@@ -34,7 +33,7 @@ class SandboxSettings(ServiceSettings):
     """Executions ahead of time, at once. Authoritative work takes these too when its own are full."""
     authoritative_queue: int = Field(default=limits.CALL_QUEUE, ge=0, le=100_000)
     """Authoritative executions that may wait for a slot; beyond it they are refused, so that callers go elsewhere."""
-    isolation: LevelName | Literal["auto"] = "auto"
+    isolation: Choice = Choice.AUTO
     """Isolation of commands. `auto` takes the strongest level whose trial command worked when the worker started:
     `gvisor` where runsc is installed (0.2 s more for each command), else `bubblewrap`, else `process`. A worker that is
     told another level refuses to start without it; a tool server's own `min_isolation` may still ask for more."""
@@ -44,12 +43,12 @@ class SandboxSettings(ServiceSettings):
     """The program of the level `gvisor`, by path or by its name on PATH. Rootless: it needs no rights of its own."""
     max_observation_bytes: int = Field(default=limits.RESULT_BYTES, ge=1024)
     """Longest answer of a tool whose contract has no cap of its own. More is an error that names this setting."""
-    workspace_max_entries: int = Field(default=200_000, ge=1)
+    workspace_max_entries: int = Field(default=limits.WORKSPACE_FILES, ge=1)
     """Files, directories and links of one workspace."""
-    workspace_max_bytes: int = Field(default=4 * 1024 * limits.MIB, ge=1)
+    workspace_max_bytes: int = Field(default=limits.WORKSPACE_BYTES, ge=1)
     """Content of one workspace."""
-    workspace_max_forks: int = Field(default=64, ge=1, le=10_000)
-    """Forks of one workspace at once; more than there are slots is not needed for long."""
+    workspace_max_forks: int = Field(default=limits.WORKSPACE_FORKS, ge=1, le=10_000)
+    """Forks of one workspace at once."""
     workspace_idle_seconds: float = Field(default=24 * 3600.0, ge=60)
     """A workspace that nobody used for so long is removed: its session ended without a word. Longer than any pause."""
     list_tools_seconds: float = Field(default=10.0, gt=0, le=60)

@@ -7,7 +7,7 @@ from forerun.runtime.errors import ErrorReason
 from forerun.sandbox import app, service
 from forerun.sandbox.connectors.port import Ended
 from forerun.sandbox.isolation import seccomp
-from forerun.sandbox.isolation.levels import STRENGTH, LevelName
+from forerun.sandbox.isolation.levels import STRENGTH, Choice, LevelName
 from forerun.sandbox.isolation.limits import ERROR_REASONS, LimitReason
 from forerun.sandbox.settings import SandboxSettings
 from forerun.sandbox.worker.slots import Priority
@@ -37,6 +37,7 @@ def test_every_limit_has_a_reason_of_its_own_and_is_counted() -> None:
 def test_every_level_has_a_strength() -> None:
     assert set(STRENGTH) == set(LevelName)
     assert len(set(STRENGTH.values())) == len(LevelName)
+    assert {choice.value for choice in Choice} == {"auto", *LevelName}
 
 
 def test_settings_that_messages_name_exist() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.sandbox.isolation.cgroups import detect
-from forerun.sandbox.isolation.levels import Ladder, LevelName, probe
+from forerun.sandbox.isolation.levels import Choice, Ladder, LevelName, probe
 from forerun.sandbox.isolation.limits import LimitReason
 from forerun.sandbox.isolation.machine import machine_ladder
 from forerun.sandbox.isolation.process import ProcessLevel
@@ -144,7 +144,7 @@ async def test_a_level_that_does_not_come_up_is_reported_with_its_reason(tmp_pat
     absent = await machine_ladder(str(tmp_path / "absent"))
     assert "is not installed" in absent.levels[0].why
     with pytest.raises(FailedPrecondition, match=r"isolation is gvisor.*is not installed"):
-        absent.chosen(LevelName.GVISOR)
+        absent.chosen(Choice.GVISOR)
 
 
 async def test_python_and_its_output_repeat(sandboxed: Bench) -> None:

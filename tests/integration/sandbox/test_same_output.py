@@ -39,7 +39,7 @@ async def _printed(ladder: Ladder, level: LevelName, root: Path) -> list[tuple[i
     for part in ("upper", "work", "scratch"):
         (root / level / part).mkdir(parents=True)
     runner = CommandRunner(ladder.usable[level], str(root / level / "scratch"))
-    workspace = Overlay(str(root / "project"), str(root / level / "upper"), str(root / level / "work"))
+    workspace = Overlay((str(root / "project"),), str(root / level / "upper"), str(root / level / "work"))
     printed = []
     commands = [("python3", "-I", "-S", "-B", _WORKBENCH, *call) for call in _CALLS]
     for argv in (

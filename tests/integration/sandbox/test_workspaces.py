@@ -16,6 +16,8 @@ from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
 from forerun.sandbox.owner import Owner
+from forerun.sandbox.settings import SandboxSettings
+from forerun.sandbox.workspaces import layers
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy, choose
 from forerun.sandbox.workspaces.trees import Budget, copy_tree, opened
@@ -245,25 +247,61 @@ async def test_an_unmerged_fork_never_shows_up_after_a_restart(world: World, see
     assert picture(world.base) == picture(seed)
 
 
+def bound(error: pytest.ExceptionInfo[ResourceExhausted]) -> str:
+    """The limit that an error names, with the setting that changes it."""
+    told = error.value
+    assert told.reason is ErrorReason.LIMIT_DISK
+    assert told.metadata["limit"] in told.message
+    setting = told.metadata["setting"].removeprefix("FORERUN_SANDBOX_").lower()
+    assert setting in told.message and setting in SandboxSettings.model_fields
+    return told.metadata["limit"]
+
+
 async def test_a_workspace_has_bounds(world: World, seed: Path) -> None:
     small = world.again(WorkspaceLimits(entries=5))
-    with pytest.raises(ResourceExhausted):
+    with pytest.raises(ResourceExhausted) as refused:
         await small.of(Owner("acme", "s.2"), seed)
+    assert bound(refused) == "WORKSPACE_FILES"
     tight = world.again(WorkspaceLimits(content_bytes=1000, forks=1))
     workspace = await tight.of(Owner("acme", "s.3"), seed)
     await workspace.fork("f")
-    with pytest.raises(ResourceExhausted):
+    with pytest.raises(ResourceExhausted) as refused:
         await workspace.fork("g")
+    assert bound(refused) == "WORKSPACE_FORKS"
     await world.run(workspace, "f", "head -c 5000 /dev/zero > big")
-    with pytest.raises(ResourceExhausted):
+    with pytest.raises(ResourceExhausted) as refused:
         await workspace.merge("f")
+    assert bound(refused) == "WORKSPACE_BYTES"
     assert workspace.version == 0
     await workspace.fork("g")  # the refused one holds no place any more
 
 
+async def test_the_bounds_hold_for_all_merges_together(world: World) -> None:
+    """Replacing takes no room, adding does, and what is removed gives it back."""
+    tight = world.again(WorkspaceLimits(entries=5, content_bytes=10_000))
+    workspace = await tight.of(Owner("acme", "s.1"), None)
+
+    async def merged(fork: str, script: str) -> None:
+        await workspace.fork(fork)
+        assert (await world.run(workspace, fork, script)).exit_code == 0
+        await workspace.merge(fork)
+
+    for number in range(4):
+        await merged(f"same{number}", "rm -rf d; mkdir d; head -c 4000 /dev/zero > d/a")
+    with pytest.raises(ResourceExhausted) as refused:
+        await merged("more", "head -c 7000 /dev/zero > b")
+    assert bound(refused) == "WORKSPACE_BYTES"
+    await merged("other", "rm d/a; head -c 7000 /dev/zero > b")
+    with pytest.raises(ResourceExhausted) as refused:
+        await merged("many", "touch 1 2 3 4")
+    assert bound(refused) == "WORKSPACE_FILES"
+    await merged("fewer", "rm -r d b; touch 1 2 3 4 5")
+    assert await world.text(workspace, "ls") == "1\n2\n3\n4\n5\n"
+
+
 async def test_readers_keep_the_tree_that_they_started_on(world: World, seed: Path) -> None:
     if world.strategy is Strategy.OVERLAY:
-        pytest.skip("an overlay has one base")
+        pytest.skip("what has an overlay mounted is looked at from inside")
     workspace = await world.workspace(seed)
     async with workspace.read() as first, workspace.read() as second:
         assert isinstance(first.mount, Bind) and first.mount == second.mount
@@ -274,6 +312,75 @@ async def test_readers_keep_the_tree_that_they_started_on(world: World, seed: Pa
         assert picture(Path(first.mount.path)) == picture(seed)
         assert await world.text(workspace, "cat kept") == "1\n"
     assert [path.name for path in world.base.parent.glob("base*")] == ["base-2"]
+
+
+_LOOK = "cat kept replaced/*; ls; ls moved_dir emptied"
+
+
+async def test_a_running_command_keeps_the_content_that_it_started_on(world: World, seed: Path) -> None:
+    if world.strategy is not Strategy.OVERLAY:
+        pytest.skip("copied trees are never changed")
+    workspace = await world.workspace(seed)
+    before = await world.text(workspace, _LOOK)
+    script = f": > begun; while [ ! -e /tmp/go ]; do sleep 0.02; done; rm begun; {_LOOK}"
+    reader = asyncio.ensure_future(world.run(workspace, "", script))
+    while not list(world.base.parent.glob("forks/.read-*/upper/begun")):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    (scratch,) = (world.root / "scratch").iterdir()
+    await workspace.fork("f0")
+    await world.run(workspace, "f0", CHANGES)
+    await workspace.merge("f0")
+    for number in (1, 2):
+        await workspace.fork(f"f{number}")
+        await world.run(workspace, f"f{number}", f"cat kept >> log; echo {number} > kept; rm -r deep; mkdir deep")
+        await workspace.merge(f"f{number}")
+    # Whoever starts now sees all merges, and the base is as the reader has it mounted.
+    assert await world.text(workspace, "cat log kept; ls deep") == "changed\n1\n2\n"
+    assert picture(world.base) == picture(seed)
+    (scratch / "go").touch()
+    assert (await reader).stdout.text == before
+    assert list((world.base.parent / "layers").iterdir()) == []
+    assert (world.base / "kept").read_text() == "2\n"
+    assert list((world.base / "deep").iterdir()) == []
+
+
+async def test_layers_are_folded_by_the_next_process(world: World, seed: Path) -> None:
+    if world.strategy is not Strategy.OVERLAY:
+        pytest.skip("only overlays have layers")
+    workspace = await world.workspace(seed)
+    async with workspace.read():  # never ends: the process dies first
+        for number in range(3):
+            await workspace.fork(f"f{number}")
+            await world.run(workspace, f"f{number}", f"cat kept >> log; echo {number} > kept")
+            await workspace.merge(f"f{number}")
+        assert len(list((world.base.parent / "layers").iterdir())) == 3
+        world.workspaces = world.again()
+        after = await world.workspace(seed)
+        assert (world.base / "log").read_text() == "kept before0\n1\n"
+        assert (after.version, await world.text(after, "cat kept")) == (3, "2\n")
+        assert list((world.base.parent / "layers").iterdir()) == []
+
+
+async def test_layers_that_are_full_wait_for_what_has_them_mounted(
+    world: World, seed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if world.strategy is not Strategy.OVERLAY:
+        pytest.skip("only overlays have layers")
+    monkeypatch.setattr(layers, "_MOST_LAYERS", 1)
+    workspace = await world.workspace(seed)
+    async with contextlib.AsyncExitStack() as reading:
+        await reading.enter_async_context(workspace.read())
+        for fork in ("f1", "f2"):
+            await workspace.fork(fork)
+            await world.run(workspace, fork, f"echo {fork} > kept")
+            if fork == "f1":
+                await workspace.merge(fork)
+        merge = asyncio.ensure_future(workspace.merge("f2"))
+        await asyncio.wait({merge}, timeout=0.1)
+        assert not merge.done()
+        await reading.aclose()
+    assert await merge == 2
+    assert (world.base / "kept").read_text() == "f2\n"
 
 
 async def test_closing_removes_everything(world: World, seed: Path) -> None:

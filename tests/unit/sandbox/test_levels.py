@@ -4,7 +4,7 @@ import pytest
 
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.sandbox.isolation.launch import Child, Launch
-from forerun.sandbox.isolation.levels import Isolation, Ladder, Level, LevelName
+from forerun.sandbox.isolation.levels import Choice, Isolation, Ladder, Level, LevelName
 
 ALL = tuple(LevelName)
 
@@ -30,23 +30,23 @@ def ladder(*usable: LevelName) -> Ladder:
 
 @pytest.mark.parametrize("usable", [ALL, ALL[1:], ALL[2:]])
 def test_auto_takes_the_strongest(usable: tuple[LevelName, ...]) -> None:
-    chosen = ladder(*usable).chosen("auto")
+    chosen = ladder(*usable).chosen(Choice.AUTO)
     assert chosen.in_use is usable[0]
     assert chosen.choose().name is usable[0]
 
 
 def test_a_chosen_level_is_used_and_a_stronger_one_only_where_a_server_asks() -> None:
-    chosen = ladder(*ALL).chosen(LevelName.BUBBLEWRAP)
+    chosen = ladder(*ALL).chosen(Choice.BUBBLEWRAP)
     assert chosen.in_use is LevelName.BUBBLEWRAP
     assert chosen.choose().name is LevelName.BUBBLEWRAP
     assert chosen.choose(LevelName.BUBBLEWRAP).name is LevelName.BUBBLEWRAP
     assert chosen.choose(LevelName.GVISOR).name is LevelName.GVISOR
-    assert chosen.chosen("auto").in_use is LevelName.GVISOR
+    assert chosen.chosen(Choice.AUTO).in_use is LevelName.GVISOR
 
 
 def test_what_is_not_there_is_refused_with_the_setting_and_the_reason() -> None:
     for refused, setting in (
-        (lambda: ladder(*ALL[1:]).chosen(LevelName.GVISOR), "isolation"),
+        (lambda: ladder(*ALL[1:]).chosen(Choice.GVISOR), "isolation"),
         (lambda: ladder(*ALL[1:]).choose(LevelName.GVISOR), "min_isolation"),
     ):
         with pytest.raises(FailedPrecondition, match=f"^{setting} is gvisor.*bubblewrap: why gvisor") as error:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from forerun.sandbox.workspaces import merging
-from forerun.sandbox.workspaces.trees import opened, remove_entry
+from forerun.sandbox.workspaces.layers import Layers
+from forerun.sandbox.workspaces.trees import Budget, measure, opened, remove_entry
 
 _STEPS = ("rename", "unlink", "rmdir", "removexattr", "fchmod", "utime")
 
@@ -137,6 +138,28 @@ def _die_after(steps: int, patched: pytest.MonkeyPatch) -> list[str]:
     for name in _STEPS:
         dying(name)
     return calls
+
+
+def test_what_a_merge_adds_and_takes_away_is_known_before(tmp_path: Path) -> None:
+    root = make(tmp_path / "w")
+    (root / "upper").rename(root / "changes")
+    (root / "fork").mkdir()
+    (root / "changes").rename(root / "fork" / "upper")
+    layers = Layers(root)
+    layers.open()
+    plenty = Budget(10**6, 10**6)
+    layers.check(root / "fork" / "upper", plenty)
+    with opened(str(root / "fork")) as fork:
+        layers.stack(fork, 1)
+        layers.stack(fork, 1)
+    layers.fold()
+    unlocked(root / "base")
+    held = Budget(10**6, 10**6)
+    with opened(str(root / "base")) as base:
+        measure(base, held)
+    assert (plenty.entries, plenty.content_bytes) == (held.entries, held.content_bytes)
+    assert picture(root / "base") == _AFTER
+    assert os.listdir(root / "layers") == []
 
 
 def test_a_tree_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

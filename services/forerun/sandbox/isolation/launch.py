@@ -47,12 +47,12 @@ class Overlay:
     """The workspace is `lower` as it is, with changes going to `upper`.
 
     Attributes:
-        lower: Directory that is never written.
+        lower: Directories that nobody changes meanwhile, each covering those before it.
         upper: Directory that takes the changes, in overlayfs form.
         work: Empty directory on the same file system as `upper`.
     """
 
-    lower: str
+    lower: tuple[str, ...]
     upper: str
     work: str
 

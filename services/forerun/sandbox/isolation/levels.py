@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.sandbox.isolation.launch import Child, Launch
@@ -19,6 +19,15 @@ from forerun.sandbox.isolation.launch import Child, Launch
 class LevelName(StrEnum):
     """Names of the levels, as policies write them."""
 
+    GVISOR = "gvisor"
+    BUBBLEWRAP = "bubblewrap"
+    PROCESS = "process"
+
+
+class Choice(StrEnum):
+    """What the operator of a worker may choose: a level, or the strongest that works."""
+
+    AUTO = "auto"
     GVISOR = "gvisor"
     BUBBLEWRAP = "bubblewrap"
     PROCESS = "process"
@@ -95,14 +104,15 @@ class Ladder:
         """The level of commands whose server does not ask for a stronger one."""
         return self.preferred or self.strongest
 
-    def chosen(self, level: LevelName | Literal["auto"]) -> Ladder:
+    def chosen(self, choice: Choice) -> Ladder:
         """The same levels with the operator's choice; `auto` takes the strongest.
 
         Raises:
             FailedPrecondition: The level is not available.
         """
-        if level == "auto":
+        if choice is Choice.AUTO:
             return replace(self, preferred=None)
+        level = LevelName(choice.value)
         if level not in self.usable:
             raise self._unavailable("isolation", level)
         return replace(self, preferred=level)

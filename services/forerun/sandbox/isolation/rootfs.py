@@ -51,7 +51,8 @@ def workspace_mount(workspace: Bind | Overlay | None, at: str = "") -> list[str]
         case Bind(path, read_only):
             return ["--ro-bind" if read_only else "--bind", path, target]
         case Overlay(lower, upper, work):
-            return ["--overlay-src", lower, "--overlay", upper, work, target]
+            below = [option for directory in lower for option in ("--overlay-src", directory)]
+            return [*below, "--overlay", upper, work, target]
         case None:
             return []
 

@@ -97,7 +97,7 @@ def _apply_directory(
 ) -> None:
     below = state(base, name)
     with opened(name, within=upper, write=True) as changed:
-        if below is None or not stat.S_ISDIR(below.st_mode) or _is_opaque(changed):
+        if below is None or not stat.S_ISDIR(below.st_mode) or is_opaque(changed):
             # Only the marks *below* go now: if we stop here, the mark of this directory still says that it replaces.
             _strip_below(changed)
             if below is not None:
@@ -125,7 +125,8 @@ def _strip_below(directory: int) -> None:
                 _strip(below)
 
 
-def _is_opaque(directory: int) -> bool:
+def is_opaque(directory: int) -> bool:
+    """True for a directory that covers what lies below it, instead of adding to it."""
     return any(mark in os.listxattr(directory) for mark in _OPAQUE)
 
 

@@ -1,6 +1,7 @@
 """All workspaces of a worker, on disk.
 
-    ROOT/<tenant>/<session>/base            the workspace (overlay), or
+    ROOT/<tenant>/<session>/base            the workspace (overlay), with what was merged while it was in use in
+    ROOT/<tenant>/<session>/layers/<n>      above it; or
     ROOT/<tenant>/<session>/base-<version>  the same (reflink, copy); older ones stay while somebody reads them
     ROOT/<tenant>/<session>/state.json      its version and the forks that were merged
     ROOT/<tenant>/<session>/merging.json    exists while a merge is being applied: it will be finished, never undone

@@ -16,6 +16,8 @@ from forerun.sandbox.workspaces.merging import is_whiteout
 from forerun.sandbox.workspaces.trees import clone_file
 
 _TRIAL = "rm gone && rm -r old && mkdir old && echo new > old/file && test -f kept"
+# What a fork sees above one that was merged and not folded yet.
+_TRIAL_ABOVE = "test ! -e gone && test $(cat old/file) = new && test -f kept && echo newer > old/file"
 
 
 class Strategy(StrEnum):
@@ -47,21 +49,25 @@ async def choose(root: Path, isolation: Isolation) -> tuple[Strategy, str]:
 async def _try_overlay(root: Path, isolation: Isolation) -> str | None:
     """Makes every kind of change in an overlay and looks at what it left; None where all is as it should be."""
     with tempfile.TemporaryDirectory(prefix="trial-", dir=root, ignore_cleanup_errors=True) as name:
-        lower, upper, work = (Path(name, part) for part in ("lower", "upper", "work"))
-        for directory in (lower, upper, work, lower / "old"):
+        lower, upper, work, next_upper, next_work = (Path(name, part) for part in ("0", "1", "1w", "2", "2w"))
+        for directory in (lower, upper, work, next_upper, next_work, lower / "old"):
             directory.mkdir()
         for file in ("gone", "kept", "old/file"):
             (lower / file).write_text("before")
-        plan = CommandPlan(
-            argv=("/bin/sh", "-c", _TRIAL), environment={}, workspace=Overlay(str(lower), str(upper), str(work)),
-            watched=(), stdin=None, limits=CommandLimits(wall_seconds=10),
-        )  # fmt: skip
-        try:
-            result = await CommandRunner(isolation, name).run(plan)
-        except SetupFailed as error:
-            return str(error)
-        if result.exit_code != 0:
-            return f"the trial fork failed: {result.stderr.text.strip()[:200]}"
+        for script, workspace in (
+            (_TRIAL, Overlay((str(lower),), str(upper), str(work))),
+            (_TRIAL_ABOVE, Overlay((str(lower), str(upper)), str(next_upper), str(next_work))),
+        ):
+            plan = CommandPlan(
+                argv=("/bin/sh", "-c", script), environment={}, workspace=workspace, watched=(), stdin=None,
+                limits=CommandLimits(wall_seconds=10),
+            )  # fmt: skip
+            try:
+                result = await CommandRunner(isolation, name).run(plan)
+            except SetupFailed as error:
+                return str(error)
+            if result.exit_code != 0:
+                return f"the trial fork failed: {result.stderr.text.strip()[:200]}"
         if not is_whiteout((upper / "gone").lstat()) or "user.overlay.opaque" not in os.listxattr(upper / "old"):
             return "the kernel marks deletions in a way that cannot be merged"
         if (lower / "gone").read_text() != "before" or not stat.S_ISREG((upper / "old" / "file").lstat().st_mode):

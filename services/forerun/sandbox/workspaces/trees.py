@@ -15,9 +15,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from forerun.runtime.errors import ErrorReason, ResourceExhausted
+from forerun.runtime.errors import ErrorReason, FailedPrecondition, ResourceExhausted
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -28,31 +29,39 @@ _MODE_BITS: Final = 0o777
 
 @dataclass(slots=True)
 class Budget:
-    """What may still be copied or merged; taking more than there is fails.
+    """What may be copied or merged, and what was so far; taking more than there is fails.
 
     Attributes:
-        entries: Files, directories and links.
-        content_bytes: Bytes of file content.
+        most_entries: Files, directories and links.
+        most_bytes: Bytes of file content.
+        entries: Those taken so far.
+        content_bytes: Those taken so far.
     """
 
-    entries: int
-    content_bytes: int
+    most_entries: int
+    most_bytes: int
+    entries: int = 0
+    content_bytes: int = 0
 
-    def take(self, content_bytes: int) -> None:
-        """Accounts for one entry.
+    def take(self, content_bytes: int, entries: int = 1) -> None:
+        """Accounts for one entry, or for many; negative numbers give back.
 
         Raises:
             ResourceExhausted: A bound of the workspace is reached.
         """
-        self.entries -= 1
-        self.content_bytes -= content_bytes
-        if self.entries < 0 or self.content_bytes < 0:
-            what = "entries" if self.entries < 0 else "bytes"
-            raise ResourceExhausted(
-                ErrorReason.LIMIT_DISK,
-                f"the workspace would hold more {what} than it may; see workspace_max_{what} of the sandbox's settings",
-                metadata={"limit": what},
-            )
+        self.entries += entries
+        self.content_bytes += content_bytes
+        for what, bound, used, most in (
+            ("entries", "WORKSPACE_FILES", self.entries, self.most_entries),
+            ("bytes", "WORKSPACE_BYTES", self.content_bytes, self.most_bytes),
+        ):
+            if used > most:
+                raise ResourceExhausted(
+                    ErrorReason.LIMIT_DISK,
+                    f"the workspace would hold more than {most} {what} ({bound}); "
+                    f"see workspace_max_{what} of the sandbox's settings",
+                    metadata={"limit": bound, "setting": f"FORERUN_SANDBOX_WORKSPACE_MAX_{what.upper()}"},
+                )
 
 
 @contextmanager
@@ -140,6 +149,22 @@ def copy_tree(source: int, target: int, budget: Budget, *, clone: bool) -> None:
             if error.errno not in (errno.ELOOP, errno.EINVAL):
                 raise
     _copy_times(os.fstat(source), target)
+
+
+def copy_seed(seed: Path, target: Path, budget: Budget, *, clone: bool) -> None:
+    """Copies the directory that a workspace starts with into an empty one.
+
+    Raises:
+        ResourceExhausted: It is larger than a workspace may be.
+        FailedPrecondition: It is not a readable directory.
+    """
+    try:
+        with opened(str(seed)) as source, opened(str(target)) as empty:
+            copy_tree(source, empty, budget, clone=clone)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise FailedPrecondition(
+            ErrorReason.SETTING_INVALID, "workspace_seed does not name a readable directory of this worker"
+        ) from error
 
 
 def _copy_entry(source: int, target: int, name: str, budget: Budget, *, clone: bool) -> None:
@@ -235,7 +260,7 @@ def measure(directory: int, budget: Budget) -> None:
     """
     for name in names(directory):
         found = state(directory, name)
-        if found is None:
+        if found is None or stat.S_ISCHR(found.st_mode):  # by devices overlayfs marks what is gone
             continue
         budget.take(found.st_size if stat.S_ISREG(found.st_mode) else 0)
         if stat.S_ISDIR(found.st_mode):

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from forerun.core import limits
 from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, NotFound, ResourceExhausted
+from forerun.sandbox.completion import to_the_end
 from forerun.sandbox.isolation.launch import Bind, Overlay
 from forerun.sandbox.workspaces import merging
 from forerun.sandbox.workspaces.disk import file_name, in_thread, remove, write_json
+from forerun.sandbox.workspaces.layers import Layers
 from forerun.sandbox.workspaces.outcomes import Outcomes
 from forerun.sandbox.workspaces.strategy import Strategy
-from forerun.sandbox.workspaces.trees import Budget, copy_tree, measure, opened, remove_entry
+from forerun.sandbox.workspaces.trees import Budget, copy_seed, copy_tree, measure, opened, remove_entry
 
 _REMEMBERED_MERGES: Final = 4096
 
@@ -33,9 +36,9 @@ class WorkspaceLimits:
         forks: Forks at once.
     """
 
-    entries: int = 200_000
-    content_bytes: int = 4 * 1024**3
-    forks: int = 64
+    entries: int = limits.WORKSPACE_FILES
+    content_bytes: int = limits.WORKSPACE_BYTES
+    forks: int = limits.WORKSPACE_FORKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class Workspace:
         self._outcomes = Outcomes(directory / "outcomes")
         self._throwaways = 0
         self._readers: Counter[Path] = Counter()
+        self._layers = Layers(directory)
+        self._idle = asyncio.Event()
         self._lock = asyncio.Lock()
         self._writing = asyncio.Lock()
         self.version = 0
@@ -104,7 +109,9 @@ class Workspace:
             if len(self._forks) >= self._limits.forks:
                 raise ResourceExhausted(
                     ErrorReason.LIMIT_DISK,
-                    f"the session has {len(self._forks)} forks; see workspace_max_forks of the sandbox's settings",
+                    f"the session has {len(self._forks)} forks (WORKSPACE_FORKS); "
+                    "see workspace_max_forks of the sandbox's settings",
+                    metadata={"limit": "WORKSPACE_FORKS", "setting": "FORERUN_SANDBOX_WORKSPACE_MAX_FORKS"},
                 )
             made = _Fork(self._directory / "forks" / file_name(fork), self.version)
             try:
@@ -122,12 +129,15 @@ class Workspace:
         Raises:
             NotFound: There is no such fork.
         """
-        used = self._found(fork)
-        used.busy += 1
+        async with self._lock:  # never while a merge changes what it will see
+            used = self._found(fork)
+            used.busy += 1
+            view = self._view(used.directory)
         try:
-            yield self._view(used.directory)
+            yield view
         finally:
             used.busy -= 1
+            await self._ended()
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[View]:
@@ -136,26 +146,25 @@ class Workspace:
         What it writes all the same is thrown away where the strategy is overlay; otherwise the kernel refuses it, or,
         at level `process`, it stays.
         """
-        base = self._base()
-        self._readers[base] += 1
+        async with self._lock:
+            base, throwaway = self._base(), None
+            view = View(Bind(str(base), read_only=True), ())
+            if self._strategy is Strategy.OVERLAY:
+                self._throwaways += 1
+                # Names of forks never start with a dot, so a throwaway fork never meets one of theirs.
+                throwaway = self._directory / "forks" / f".read-{self._throwaways}"
+                self._make_fork(throwaway)
+                view = self._view(throwaway)
+            self._readers[base] += 1
         try:
-            if self._strategy is not Strategy.OVERLAY:
-                yield View(Bind(str(base), read_only=True), ())
-                return
-            self._throwaways += 1
-            # Names of forks never start with a dot, so a throwaway fork never meets one of theirs.
-            directory = self._directory / "forks" / f".read-{self._throwaways}"
-            self._make_fork(directory)
-            try:
-                yield self._view(directory)
-            finally:
-                await self._throw_away(directory)
+            yield view
         finally:
-            self._readers[base] -= 1
-            if not self._readers[base]:
-                del self._readers[base]
-                if base != self._base():
-                    await self._throw_away(base)  # a merge has replaced it meanwhile
+            self._readers -= Counter([base])
+            if throwaway is not None:
+                await self._throw_away(throwaway)
+            elif base not in self._readers and base != self._base():
+                await self._throw_away(base)  # a merge has replaced it meanwhile
+            await self._ended()
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -201,13 +210,15 @@ class Workspace:
                     metadata={"fork_version": str(found.base_version), "workspace_version": str(self.version)},
                 )
             try:
-                await in_thread(self._merge, fork, found.directory, outcome)
+                await self._check_growth(found.directory)
+                await in_thread(self._merge, fork, outcome)
             except ResourceExhausted:
                 # It could never be merged, and would hold one of the session's places.
                 del self._forks[fork]
                 await self._throw_away(found.directory)
                 raise
             del self._forks[fork]
+            await self._fold()
             await self._remove_replaced()
             return self.version
 
@@ -231,6 +242,37 @@ class Workspace:
         """True while a command works in it."""
         return bool(self._readers) or any(fork.busy for fork in self._forks.values())
 
+    async def _check_growth(self, fork: Path) -> None:
+        if self._strategy is not Strategy.OVERLAY:
+            with opened(str(fork / "tree")) as content:
+                return await in_thread(measure, content, self._budget())
+        fits = await in_thread(self._layers.fits, fork / "upper", self._budget())
+        if fits and not self._layers.full:
+            return
+        # Nothing starts while this holds the lock, and what runs has a timeout.
+        while self.busy:
+            self._idle.clear()
+            await self._idle.wait()
+        await in_thread(self._layers.fold)
+        if not fits:
+            await in_thread(self._layers.check, fork / "upper", self._budget())
+
+    async def _ended(self) -> None:
+        """A command that had the workspace mounted has ended."""
+        if self.busy:
+            return
+        self._idle.set()
+        if self._layers.pending:
+            await to_the_end(self._fold_idle())
+
+    async def _fold_idle(self) -> None:
+        async with self._lock:
+            await self._fold()
+
+    async def _fold(self) -> None:
+        if self._layers.pending and not self.busy:
+            await in_thread(self._layers.try_to_fold)
+
     async def _settled(self) -> None:
         """Finishes a merge that an error of the disk has stopped half-way, before anything else is done."""
         await in_thread(self._finish_merge)
@@ -242,7 +284,7 @@ class Workspace:
                 await self._throw_away(base)
 
     def _base(self) -> Path:
-        # An overlay is merged into its base. A whole new tree gets a new name, so that whoever reads keeps the old one.
+        # Merged overlays lie above the base. A whole new tree gets a new name, so that whoever reads keeps the old one.
         name = "base" if self._strategy is Strategy.OVERLAY else f"base-{self.version}"
         return self._directory / name
 
@@ -255,7 +297,7 @@ class Workspace:
     def _view(self, directory: Path) -> View:
         if self._strategy is Strategy.OVERLAY:
             upper = str(directory / "upper")
-            return View(Overlay(str(self._directory / "base"), upper, str(directory / "work")), (upper,))
+            return View(Overlay(self._layers.lower, upper, str(directory / "work")), (upper,))
         tree = str(directory / "tree")
         return View(Bind(tree), (tree,))
 
@@ -274,7 +316,11 @@ class Workspace:
             if not isinstance(version, int) or not isinstance(merged, Mapping):
                 raise FailedPrecondition(ErrorReason.STORAGE_UNAVAILABLE, "the workspace's state file is damaged")
             self.version, self._merged = version, {str(fork): int(at) for fork, at in merged.items()}
+        if self._strategy is Strategy.OVERLAY:
+            self._layers.open()
         self._finish_merge()
+        if self._strategy is Strategy.OVERLAY:
+            self._layers.fold()
         with opened(str(self._directory)) as root:
             for part in ("forks", "trash"):
                 remove_entry(root, part)
@@ -287,16 +333,11 @@ class Workspace:
     def _seed(self, seed: Path | None) -> None:
         base = self._base()
         base.mkdir(mode=0o755)
-        if seed is None:
-            return
-        budget = Budget(self._limits.entries, self._limits.content_bytes)
-        try:
-            with opened(str(seed)) as source, opened(str(base)) as target:
-                copy_tree(source, target, budget, clone=self._strategy is not Strategy.COPY)
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise FailedPrecondition(
-                ErrorReason.SETTING_INVALID, "workspace_seed does not name a readable directory of this worker"
-            ) from error
+        if seed is not None:
+            copy_seed(seed, base, self._budget(), clone=self._strategy is not Strategy.COPY)
+
+    def _budget(self) -> Budget:
+        return Budget(self._limits.entries, self._limits.content_bytes)
 
     def _make_fork(self, directory: Path) -> None:
         directory.mkdir(mode=0o700)
@@ -306,9 +347,8 @@ class Workspace:
             return
         tree = directory / "tree"
         tree.mkdir(mode=0o755)
-        budget = Budget(self._limits.entries, self._limits.content_bytes)
         with opened(str(self._base())) as source, opened(str(tree)) as target:
-            copy_tree(source, target, budget, clone=self._strategy is Strategy.REFLINK)
+            copy_tree(source, target, self._budget(), clone=self._strategy is Strategy.REFLINK)
 
     def _finish_merge(self) -> None:
         """Applies the rest of a merge that was begun, if there is one."""
@@ -327,25 +367,16 @@ class Workspace:
             for name in os.listdir(trash):
                 remove_entry(trash, name)
 
-    def _merge(self, fork: str, directory: Path, outcome: bytes | None) -> None:
-        budget = Budget(self._limits.entries, self._limits.content_bytes)
-        changed = directory / ("upper" if self._strategy is Strategy.OVERLAY else "tree")
-        with opened(str(changed)) as content:
-            measure(content, budget)
+    def _merge(self, fork: str, outcome: bytes | None) -> None:
         self._outcomes.keep(fork, outcome)
         write_json(self._directory / "merging.json", {"fork": fork})
         self._finish_merge()
         self._outcomes.prune(self._merged)
 
     def _apply(self, directory: Path) -> None:
-        with (
-            opened(str(self._directory)) as root,
-            opened(str(directory)) as fork,
-            opened("trash", within=root) as trash,
-        ):
+        with opened(str(self._directory)) as root, opened(str(directory)) as fork:
             if self._strategy is Strategy.OVERLAY:
-                with opened("upper", within=fork) as upper, opened("base", within=root) as base:
-                    merging.apply_overlay(upper, base, trash)
+                self._layers.stack(fork, self.version + 1)
             else:
                 merging.take_tree(fork, root, f"base-{self.version + 1}")
 
