@@ -18,6 +18,7 @@ class EntryKind(StrEnum):
     DECISION = "decision"
     AUDIT = "audit"
     SESSION = "session"
+    EARLY = "early"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class LedgerEntry:
         tool: The tool.
         site: The call site, "" where there is none.
         identity: Hex digest of the identity.
-        outcome: For a speculation, how it ended.
+        outcome: For a speculation, or an early issue, how it ended.
         served: For a call, how it was answered.
         status: For a call, how it ended.
         probability: Mean probability at admission, 0..1.
@@ -96,6 +97,8 @@ class Totals:
     wasted_seconds: float = 0.0
     saved_seconds: float = 0.0
     unknown: int = 0
+    early_issued: int = 0
+    early_used: int = 0
 
     def add(self, entry: LedgerEntry) -> None:
         """Counts one entry."""
@@ -103,6 +106,11 @@ class Totals:
         if entry.kind is EntryKind.SPECULATION and entry.outcome is not None:
             self.launched += 1
             self.outcomes[entry.outcome] += 1
+            self.wasted_seconds += entry.wasted_seconds
+            self.saved_seconds += entry.saved_seconds
+        elif entry.kind is EntryKind.EARLY and entry.outcome is not None:
+            self.early_issued += 1
+            self.early_used += entry.outcome.hit
             self.wasted_seconds += entry.wasted_seconds
             self.saved_seconds += entry.saved_seconds
         elif entry.kind is EntryKind.CALL:
@@ -128,3 +136,5 @@ class Totals:
         self.wasted_seconds += other.wasted_seconds
         self.saved_seconds += other.saved_seconds
         self.unknown += other.unknown
+        self.early_issued += other.early_issued
+        self.early_used += other.early_used

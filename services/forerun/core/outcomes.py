@@ -36,6 +36,7 @@ class Served(StrEnum):
     JOINED = "joined"
     MEMO = "memo"
     SHARED = "shared"
+    EARLY = "early"
 
 
 class Outcome(StrEnum):

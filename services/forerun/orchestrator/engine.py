@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -30,7 +30,7 @@ from forerun.runtime.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from forerun.v1 import prediction_pb2, session_pb2
+from forerun.v1 import event_pb2, prediction_pb2, session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -171,20 +171,17 @@ class Orchestrator:
         if batch.turn > session.machine.last_turn:  # what is asked again was admitted before
             self._p.ports.places.admit(len(batch.calls))
             _check_journal(session)
-        calls = [
-            AskedCall(
-                one.index,
-                one.provider_call_id,
-                one.action.tool,
-                one.action.arguments,
-                session.prepare(one.action.tool, one.action.arguments),
-            )
-            for one in batch.calls
-        ]
+        calls = _prepared(session, batch.calls)
         timeout = batch.timeout_seconds if batch.HasField("timeout_seconds") else None
         now = self._p.ports.monotonic()
         runner.step.ask(now)
         runner.apply(session.machine.asked(batch.turn, calls, now, timeout_seconds=timeout))
+
+    def partial(self, runner: Runner, message: session_pb2.PartialMessage) -> None:
+        """Takes what is known of a message that still streams. What is wrong in it is said when it is complete."""
+        if message.turn and len(message.calls) <= limits.CALLS_PER_MESSAGE:
+            calls = _prepared(runner.session, message.calls)
+            runner.apply(runner.session.machine.partial(message.turn, calls, self._p.ports.monotonic()))
 
     def record(self, runner: Runner, event: session_pb2.ClientEvent, event_id: str = "") -> int:
         """Takes an event of the client; its number in the session. One with an id may be sent again.
@@ -317,6 +314,19 @@ class Orchestrator:
         deadline = loop.time() + grace_seconds
         for journal in list(self._journals):
             await journal.drain(max(0.0, deadline - loop.time()))
+
+
+def _prepared(session: Session, calls: Iterable[event_pb2.AskedCall]) -> list[AskedCall]:
+    return [
+        AskedCall(
+            one.index,
+            one.provider_call_id,
+            one.action.tool,
+            one.action.arguments,
+            session.prepare(one.action.tool, one.action.arguments),
+        )
+        for one in calls
+    ]
 
 
 def _take_event(machine: SessionMachine, event: session_pb2.ClientEvent, now: float, event_id: str) -> list[Effect]:

@@ -148,6 +148,8 @@ class Observer:
             self._metrics.add(m.GOVERNOR_DECISIONS, reason="launched", kind="tool")
             if not entry.outcome.hit and entry.cost_money:
                 self._metrics.add(m.WASTED_COST, entry.cost_money, currency="usd")
+        elif entry.kind is EntryKind.EARLY and entry.outcome is not None:
+            self._metrics.add(m.EARLY_READS, outcome=entry.outcome)
         elif entry.kind is EntryKind.DECISION:
             self._metrics.add(m.GOVERNOR_DECISIONS, reason=entry.reason, kind="tool")
         elif entry.kind is EntryKind.CALL and entry.served is not None:

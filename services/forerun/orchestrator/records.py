@@ -239,4 +239,6 @@ def totals_message(totals: Totals, *, sessions: int) -> session_pb2.Totals:
         sessions=sessions,
         served={served.value: count for served, count in totals.served.items()},
         refused=dict(totals.refused),
+        early_issued=totals.early_issued,
+        early_used=totals.early_used,
     )

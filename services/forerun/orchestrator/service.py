@@ -121,6 +121,8 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                     self._engine.ask(runner, request.batch)
                 elif kind == "event":
                     self._engine.record(runner, request.event)
+                elif kind == "partial":
+                    self._engine.partial(runner, request.partial)
                 elif kind == "cancel":
                     self._engine.cancel(runner, request.cancel.turn, request.cancel.index)
                 elif kind == "tool_result":

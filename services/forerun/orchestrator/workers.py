@@ -203,7 +203,7 @@ class Workers:
             # A real call runs whatever version there is; what runs ahead is of use only in the one it was meant for.
             action=common_pb2.Action(
                 tool=prepared.tool,
-                tool_version=prepared.version if effect.speculative else "",
+                tool_version=prepared.version if effect.ahead else "",
                 arguments=prepared.arguments,
             ),
             priority=(sandbox_pb2.PRIORITY_SPECULATIVE if effect.speculative else sandbox_pb2.PRIORITY_AUTHORITATIVE),

@@ -137,6 +137,9 @@ SPECULABLE_CALLS = Metric("forerun_speculable_calls_total", _C, "{call}",
     (TOOL,))
 MEMO_HITS = Metric("forerun_memo_hits_total", _C, "{call}",
     "Calls answered from an earlier identical read of the session.", _ORCHESTRATOR, (TOOL,))
+EARLY_READS = Metric("forerun_early_reads_total", _C, "{call}",
+    "Reads issued while the model's message still streamed, by whether the complete message asked for them.",
+    _ORCHESTRATOR, (OUTCOME,))
 OUTCOME_UNKNOWN = Metric("forerun_outcome_unknown_total", _C, "{call}",
     "Calls that may have taken effect and of which no one can know.", _ORCHESTRATOR)
 SAVED_ESTIMATED_SECONDS = Metric("forerun_saved_estimated_seconds_total", _C, "seconds",

@@ -153,6 +153,8 @@ class _ServedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Served.ValueTy
     """From a finished read of the same session."""
     SERVED_SHARED: _Served.ValueType  # 5
     """Shares the execution of an identical call of the same message, or of the same key sent again."""
+    SERVED_EARLY: _Served.ValueType  # 6
+    """From an execution that began while the model's message still streamed."""
 
 class Served(_Served, metaclass=_ServedEnumTypeWrapper):
     """How an authoritative call was answered."""
@@ -169,6 +171,8 @@ SERVED_MEMO: Served.ValueType  # 4
 """From a finished read of the same session."""
 SERVED_SHARED: Served.ValueType  # 5
 """Shares the execution of an identical call of the same message, or of the same key sent again."""
+SERVED_EARLY: Served.ValueType  # 6
+"""From an execution that began while the model's message still streamed."""
 Global___Served: _TypeAlias = Served  # noqa: Y015
 
 @_typing.final

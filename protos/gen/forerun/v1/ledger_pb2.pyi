@@ -36,6 +36,8 @@ class _LedgerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LedgerKind
     """An audit."""
     LEDGER_KIND_SESSION: _LedgerKind.ValueType  # 5
     """A session's end, with its totals."""
+    LEDGER_KIND_EARLY: _LedgerKind.ValueType  # 6
+    """A read that was issued while the model's message still streamed: asked for, not guessed, and not a speculation."""
 
 class LedgerKind(_LedgerKind, metaclass=_LedgerKindEnumTypeWrapper):
     """What a line is about."""
@@ -52,6 +54,8 @@ LEDGER_KIND_AUDIT: LedgerKind.ValueType  # 4
 """An audit."""
 LEDGER_KIND_SESSION: LedgerKind.ValueType  # 5
 """A session's end, with its totals."""
+LEDGER_KIND_EARLY: LedgerKind.ValueType  # 6
+"""A read that was issued while the model's message still streamed: asked for, not guessed, and not a speculation."""
 Global___LedgerKind: _TypeAlias = LedgerKind  # noqa: Y015
 
 @_typing.final

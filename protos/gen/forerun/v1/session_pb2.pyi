@@ -33,6 +33,7 @@ class ConnectRequest(_message.Message):
     CANCEL_FIELD_NUMBER: _builtins.int
     TOOL_RESULT_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Opens or resumes the session. The first message, once."""
@@ -57,6 +58,10 @@ class ConnectRequest(_message.Message):
     def end(self) -> Global___EndSessionRequest:
         """Ends the session."""
 
+    @_builtins.property
+    def partial(self) -> Global___PartialMessage:
+        """What is known of a message that still streams."""
+
     def __init__(
         self,
         *,
@@ -66,16 +71,48 @@ class ConnectRequest(_message.Message):
         cancel: _common_pb2.CallKey | None = ...,
         tool_result: Global___ClientToolResult | None = ...,
         end: Global___EndSessionRequest | None = ...,
+        partial: Global___PartialMessage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "cancel", b"cancel", "end", b"end", "event", b"event", "hello", b"hello", "message", b"message", "tool_result", b"tool_result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "cancel", b"cancel", "end", b"end", "event", b"event", "hello", b"hello", "message", b"message", "partial", b"partial", "tool_result", b"tool_result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "cancel", b"cancel", "end", b"end", "event", b"event", "hello", b"hello", "message", b"message", "tool_result", b"tool_result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "cancel", b"cancel", "end", b"end", "event", b"event", "hello", b"hello", "message", b"message", "partial", b"partial", "tool_result", b"tool_result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "event", "batch", "cancel", "tool_result", "end"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "event", "batch", "cancel", "tool_result", "end", "partial"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
+
+@_typing.final
+class PartialMessage(_message.Message):
+    """What is known of a model message that still streams. Safe reads among its calls start at once, where no earlier call of
+    the message stands in their way; their results are used only for identical calls of the complete message (CallBatch),
+    and dropped where it is cut off or says something else. Nothing is answered. May be repeated; lost ones cost time only.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """Number of the message."""
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.AskedCall]:
+        """Calls whose arguments are complete, from index 0 on without a gap. Calls that were named before may be left out."""
+
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+        calls: _abc.Iterable[_event_pb2.AskedCall] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartialMessage: _TypeAlias = PartialMessage  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -781,6 +818,8 @@ class Totals(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     SERVED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    EARLY_ISSUED_FIELD_NUMBER: _builtins.int
+    EARLY_USED_FIELD_NUMBER: _builtins.int
     calls: _builtins.int
     """Authoritative calls."""
     launched: _builtins.int
@@ -799,6 +838,10 @@ class Totals(_message.Message):
     """Calls that ended as outcome_unknown."""
     sessions: _builtins.int
     """Open sessions."""
+    early_issued: _builtins.int
+    """Reads issued while the message still streamed."""
+    early_used: _builtins.int
+    """Of these, reads that a call of the complete message was answered from."""
     @_builtins.property
     def outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Speculations by outcome (lower-case name of Outcome without prefix)."""
@@ -826,10 +869,12 @@ class Totals(_message.Message):
         sessions: _builtins.int = ...,
         served: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        early_issued: _builtins.int = ...,
+        early_used: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "executions", b"executions", "launched", b"launched", "memo_hits", b"memo_hits", "outcomes", b"outcomes", "refused", b"refused", "saved_estimated_seconds", b"saved_estimated_seconds", "served", b"served", "sessions", b"sessions", "speculable_calls", b"speculable_calls", "unknown", b"unknown", "wasted_seconds", b"wasted_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "early_issued", b"early_issued", "early_used", b"early_used", "executions", b"executions", "launched", b"launched", "memo_hits", b"memo_hits", "outcomes", b"outcomes", "refused", b"refused", "saved_estimated_seconds", b"saved_estimated_seconds", "served", b"served", "sessions", b"sessions", "speculable_calls", b"speculable_calls", "unknown", b"unknown", "wasted_seconds", b"wasted_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

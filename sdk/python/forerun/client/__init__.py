@@ -28,6 +28,7 @@ from forerun.client._errors import (
 from forerun.client._ids import Ids, SystemIds
 from forerun.client._json import Arguments
 from forerun.client._local import local_data_dir
+from forerun.client._message import StreamedMessage
 from forerun.client._results import Call, Failure, Mode, Result, Served, Status, ToolInfo, Totals
 from forerun.client._session import AsyncSession
 from forerun.client._sync import Client, Session
@@ -59,6 +60,7 @@ __all__ = [
     "Session",
     "SessionClosed",
     "Status",
+    "StreamedMessage",
     "SystemIds",
     "ToolInfo",
     "Totals",

@@ -51,6 +51,8 @@ class Served(StrEnum):
     """From a finished read of the same session."""
     SHARED = "shared"
     """Shares the execution of an identical call."""
+    EARLY = "early"
+    """Executed while the model's message still streamed."""
 
 
 class Mode(StrEnum):
@@ -177,6 +179,7 @@ class Totals:
         launched: Speculations launched.
         outcomes: Speculations by outcome.
         memo_hits: Calls answered from the memo.
+        early_issued, early_used: Reads issued while a message streamed, and those that its calls were answered from.
         speculable_calls: Calls that the policy would have allowed to run ahead.
         executions: Tool executions of every kind.
         wasted_seconds: Execution that was not committed.
@@ -191,6 +194,8 @@ class Totals:
     launched: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
     memo_hits: int = 0
+    early_issued: int = 0
+    early_used: int = 0
     speculable_calls: int = 0
     executions: int = 0
     wasted_seconds: float = 0.0
@@ -256,6 +261,8 @@ def totals_of(message: session_pb2.Totals) -> Totals:
         launched=message.launched,
         outcomes=dict(message.outcomes),
         memo_hits=message.memo_hits,
+        early_issued=message.early_issued,
+        early_used=message.early_used,
         speculable_calls=message.speculable_calls,
         executions=message.executions,
         wasted_seconds=message.wasted_seconds,

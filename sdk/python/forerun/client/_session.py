@@ -13,6 +13,7 @@ from forerun.client._channel import MESSAGE_BYTES
 from forerun.client._connection import Connection
 from forerun.client._errors import ForerunClientError, InvalidRequest, SessionClosed
 from forerun.client._json import Arguments, encode_arguments
+from forerun.client._message import StreamedMessage
 from forerun.client._results import Call, Failure, Mode, Result, Totals, mode_of, totals_of
 from forerun.client._tools import Invocations, Tool, tool_of
 from forerun.v1 import common_pb2, event_pb2, session_pb2
@@ -207,6 +208,31 @@ class AsyncSession:
         self._spoken = True
         message = event_pb2.AssistantMessage(turn=self._turn, text=text)
         self._send(session_pb2.ClientEvent(assistant_message=message))
+
+    async def partial_message(self, calls: Sequence[Call], *, first: int = 0) -> None:
+        """The model's message still streams, and the arguments of these calls are complete: safe reads start at once.
+
+        Nothing is answered yet, and nothing of it counts unless `call_tools` asks for the same. See
+        `streamed_message`, which finds out when arguments are complete.
+
+        Args:
+            calls: Calls of the message, in order and without a gap.
+            first: Position of the first of them in the message; those before it were told already.
+
+        Raises:
+            InvalidRequest: as `call_tools`.
+        """
+        messages = self._messages(calls, None)
+        for message in messages:
+            message.index += first
+        connection = self._open_connection()
+        if not self._message_open:
+            self._next_message()
+        connection.send(session_pb2.ConnectRequest(partial=session_pb2.PartialMessage(turn=self._turn, calls=messages)))
+
+    def streamed_message(self) -> StreamedMessage:
+        """A message that is taken piece by piece while it streams, so that its safe reads start early."""
+        return StreamedMessage(self)
 
     async def task_outcome(self, reward: float, label: str = "") -> None:
         """How the task went, as far as the agent knows.

@@ -48,7 +48,7 @@ def refusal(
         return Refusal.NOT_ALLOWED
     if taint:
         return Refusal.TAINTED
-    if _remembered(c, prepared):
+    if remembered(c, prepared):
         return Refusal.DUPLICATE
     if candidate.evidence < prices.minimum_evidence:
         return Refusal.COLD
@@ -61,7 +61,8 @@ def refusal(
     return None
 
 
-def _remembered(c: Context, prepared: PreparedCall) -> bool:
+def remembered(c: Context, prepared: PreparedCall) -> bool:
+    """The memo would answer the call now."""
     entry = c.memo.get(prepared.identity)
     if entry is None:
         return False

@@ -31,6 +31,7 @@ class Execute:
         execution: Id of the execution.
         prepared: What to run.
         speculative: At the lowest priority, only into a free slot.
+        ahead: It runs before its call is asked for: only in the very version that it is meant for.
         timeout_seconds: When the tool has failed.
         fork: Run in a fork of this id; empty: no fork.
         merge_on_success: Merge the fork at the end.
@@ -44,6 +45,7 @@ class Execute:
     fork: str
     merge_on_success: bool
     idempotency_key: str
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

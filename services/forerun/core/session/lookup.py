@@ -115,6 +115,8 @@ class Lookup:
         self._direct.bump(call.prepared)
         self._direct.remember(call, committed.result)
         served = Served.READY if committed.outcome is Outcome.READY else Served.JOINED
+        if committed.early:
+            served = Served.EARLY
         self._serve(call, committed.result, served)
 
     def _serve(self, call: Call, result: ExecutionResult, served: Served) -> None:

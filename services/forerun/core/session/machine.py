@@ -7,6 +7,7 @@ from forerun.core.outcomes import Mode
 from forerun.core.session.call import Closed
 from forerun.core.session.calls import Calls
 from forerun.core.session.context import Context
+from forerun.core.session.early import EarlyIssue
 from forerun.core.session.effects import Append, Effect
 from forerun.core.session.events import (
     AssistantMessage,
@@ -25,6 +26,7 @@ from forerun.core.session.model import (
     SessionFacts,
     SessionPolicy,
 )
+from forerun.core.session.proposals import Proposals
 from forerun.core.session.speculation import Speculations
 from forerun.core.sites import Sites
 
@@ -38,6 +40,8 @@ class SessionMachine:
     def __init__(self, facts: SessionFacts, policy: SessionPolicy, sites: Sites | None = None) -> None:
         self._c = Context(facts, policy, facts.mode, sites or Sites())
         self._speculations = Speculations(self._c)
+        self._proposals = Proposals(self._c, self._speculations)
+        self._early = EarlyIssue(self._c, self._speculations)
         self._calls = Calls(self._c, self._speculations)
         self._model_started_at: float | None = None
         self._asked_number = 0
@@ -130,6 +134,7 @@ class SessionMachine:
         """A model request was started: until its message is complete there is time to hide something."""
         self._c.now = now
         self._model_started_at = now
+        self._early.ended(turn - 1)
         self._c.append(ModelStarted(turn), event_id=event_id)
         return self._drain()
 
@@ -154,6 +159,14 @@ class SessionMachine:
         self._model_ended()
         self._asked_number = self._c.number + 1
         self._calls.ask(turn, tuple(calls), timeout_seconds)
+        self._early.ended(turn, calls)
+        return self._drain()
+
+    def partial(self, turn: int, calls: Sequence[AskedCall], now: float) -> list[Effect]:
+        """The model's message still streams: these of its calls have their arguments complete."""
+        self._c.now = now
+        if turn > self._calls.last_turn and not self._closed:
+            self._early.partial(turn, calls)
         return self._drain()
 
     def cancel(self, call: CallId, now: float) -> list[Effect]:
@@ -176,7 +189,7 @@ class SessionMachine:
         if expected is not None:
             elapsed = 0.0 if self._model_started_at is None else now - self._model_started_at
             hidden = max(0.0, expected - elapsed)
-        self._speculations.propose(proposals, hidden)
+        self._proposals.propose(proposals, hidden)
         return self._drain()
 
     def execution_finished(self, execution: str, result: ExecutionResult, now: float) -> list[Effect]:

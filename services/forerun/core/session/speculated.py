@@ -32,6 +32,7 @@ class Committed:
         private: Generations of the session's resources before it started.
         shared: Generations of shared resources before it started.
         started_at: When it started.
+        early: It was issued while the message streamed, and is no guess.
     """
 
     result: ExecutionResult
@@ -39,6 +40,7 @@ class Committed:
     private: Recorded
     shared: Mapping[str, int]
     started_at: float
+    early: bool = False
 
 
 class Uncertain:
@@ -53,7 +55,7 @@ Taken = Callable[[Committed | Uncertain | None], None]
 
 @dataclass(slots=True, kw_only=True)
 class Speculation:
-    """One execution ahead of its call."""
+    """One execution ahead of its call: a guess under the budget, or an early issue of what is being asked for."""
 
     id: str
     prepared: PreparedCall
@@ -64,6 +66,7 @@ class Speculation:
     money: float
     turn: int
     propensity: float
+    early: bool = False
     stage: Stage = Stage.STARTING
     private: Recorded = field(default_factory=lambda: Recorded({}))
     shared: Mapping[str, int] = field(default_factory=dict)

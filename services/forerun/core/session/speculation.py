@@ -1,15 +1,15 @@
 """Speculations of one session: admitted, executed, certified, and closed exactly once."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import partial
 
-from forerun.core import limits
 from forerun.core.contracts import staleness_seconds
 from forerun.core.freshness import fresh
-from forerun.core.governor import Estimate, Refusal, ranked
+from forerun.core.governor import Refusal
+from forerun.core.identity import Identity
 from forerun.core.ledger import EntryKind, LedgerEntry
-from forerun.core.outcomes import CallStatus, Mode, Outcome
-from forerun.core.session.admission import refusal, refuse, taint_of, weigh
+from forerun.core.outcomes import CallStatus, Outcome
+from forerun.core.session.admission import refuse
 from forerun.core.session.context import Context, shared_marks
 from forerun.core.session.effects import (
     CancelExecution,
@@ -21,7 +21,7 @@ from forerun.core.session.effects import (
     Promote,
     ReadShared,
 )
-from forerun.core.session.model import CallId, ExecutionResult, Failure, PreparedCall, Proposal
+from forerun.core.session.model import CallId, ExecutionResult, PreparedCall
 from forerun.core.session.speculated import UNCERTAIN, Committed, Speculation, Stage, Taken
 
 
@@ -37,66 +37,11 @@ class Speculations:
     def __len__(self) -> int:
         return len(self._open)
 
-    # ------------------------------------------------------------ admission
+    def knows(self, prepared: PreparedCall) -> bool:
+        """Something is under way, or ready, for this very action."""
+        return prepared.identity in self._by_identity
 
-    def propose(self, proposals: Iterable[Proposal], hidden_seconds: float | None) -> None:
-        """Ranks candidates and launches what pays; everything else is counted with its reason."""
-        worth: list[tuple[Proposal, PreparedCall, Estimate, tuple[str, ...]]] = []
-        for proposal in proposals:
-            prepared = proposal.prepared
-            if isinstance(prepared, Failure):
-                unknown = prepared.reason == "TOOL_NOT_FOUND"
-                refuse(self._c, proposal.candidate, None, Refusal.UNKNOWN_TOOL if unknown else Refusal.BAD_ARGUMENTS)
-                continue
-            taint = taint_of(self._c, prepared)
-            weighed = weigh(self._c, proposal.candidate, prepared, hidden_seconds)
-            reason = refusal(self._c, proposal.candidate, prepared, weighed, taint)
-            if prepared.identity in self._by_identity:
-                reason = Refusal.DUPLICATE
-            if reason is None:
-                worth.append((proposal, prepared, weighed, taint))
-            else:
-                refuse(self._c, proposal.candidate, weighed, reason)
-        for index in ranked([(proposal.candidate, weighed) for proposal, _, weighed, _ in worth]):
-            self._admit(*worth[index])
-
-    def _admit(self, proposal: Proposal, prepared: PreparedCall, weighed: Estimate, taint: tuple[str, ...]) -> None:
-        candidate, money = proposal.candidate, prepared.contract.cost_money if prepared.contract.metered else 0.0
-        if self._c.mode is Mode.SHADOW:
-            refuse(self._c, candidate, weighed, Refusal.SHADOW)
-            return
-        # Asked again here: another candidate of the same prediction may have been admitted since.
-        reason = Refusal.DUPLICATE if prepared.identity in self._by_identity else self._c.purse.refusal(money)
-        if reason is None and len(self._open) >= limits.SPECULATIONS_PER_SESSION and not self._make_room():
-            reason = Refusal.BOUND
-        withhold = self._c.policy.withhold
-        if reason is None and proposal.draw < withhold:
-            reason = Refusal.WITHHELD
-        if reason is not None:
-            propensity = 1.0 - withhold if reason is Refusal.WITHHELD else 0.0
-            refuse(self._c, candidate, weighed, reason, propensity)
-            return
-        self._c.purse.reserve(money)
-        speculation = Speculation(
-            id=self._c.execution_id(),
-            prepared=prepared,
-            candidate=candidate,
-            estimate=weighed,
-            policy_version=self._c.policy.version,
-            tainted_paths=taint,
-            money=money,
-            turn=self.turn,
-            propensity=withhold,
-        )
-        self._open[speculation.id] = speculation
-        self._by_identity[prepared.identity] = speculation
-        marks = shared_marks(prepared)
-        if marks:
-            self._c.emit(ReadShared(marks, self._c.token(partial(self._shared_read, speculation))))
-        else:
-            self._start(speculation)
-
-    def _make_room(self) -> bool:
+    def make_room(self) -> bool:
         """Gives up the oldest result that was not asked for in the message after it."""
         for speculation in self._open.values():
             if speculation.stage is Stage.READY and speculation.turn < self.turn:
@@ -105,6 +50,16 @@ class Speculations:
         return False
 
     # ------------------------------------------------------------ execution
+
+    def launch(self, speculation: Speculation) -> None:
+        """Starts an execution ahead of its call, under the generations of now."""
+        self._open[speculation.id] = speculation
+        self._by_identity[speculation.prepared.identity] = speculation
+        marks = shared_marks(speculation.prepared)
+        if marks:
+            self._c.emit(ReadShared(marks, self._c.token(partial(self._shared_read, speculation))))
+        else:
+            self._start(speculation)
 
     def _shared_read(self, speculation: Speculation, answer: object) -> None:
         marks = self._c.marks(answer)
@@ -125,7 +80,8 @@ class Speculations:
             Execute(
                 execution=speculation.id,
                 prepared=prepared,
-                speculative=True,
+                speculative=not speculation.early,
+                ahead=True,
                 timeout_seconds=prepared.contract.timeout_seconds,
                 fork=speculation.fork,
                 merge_on_success=False,
@@ -136,10 +92,7 @@ class Speculations:
     def _never_started(self, speculation: Speculation, reason: str) -> None:
         """Nothing was executed, so it was no speculation: the reservation returns, the decision is recorded."""
         self._forget(speculation)
-        self._c.purse.stopped()
-        self._c.purse.give_back(speculation.money)
-        refuse(self._c, speculation.candidate, speculation.estimate, Refusal.NO_SLOT)
-        self._hand_over(speculation, None)
+        self._not_launched(speculation, Refusal.NO_SLOT)
 
     def finished(self, execution: str, result: ExecutionResult) -> bool:
         """Takes the end of an execution; False where it is none of ours."""
@@ -151,7 +104,7 @@ class Speculations:
         if result.no_slot or (result.not_started and not result.preempted):
             self._never_started(speculation, "no slot")
             return True
-        self._c.purse.stopped()
+        self._stopped(speculation)
         speculation.result = result
         speculation.stage = Stage.CERTIFYING
         prepared = speculation.prepared
@@ -236,7 +189,7 @@ class Speculations:
         speculation.joined, speculation.joined_at, speculation.call = then, self._c.now, call
         if speculation.stage is Stage.READY:
             self._commit(speculation, Outcome.READY)
-        elif speculation.stage is Stage.RUNNING:
+        elif speculation.stage is Stage.RUNNING and not speculation.early:
             self._c.emit(Promote(speculation.id, remaining_seconds))
         return True
 
@@ -311,6 +264,13 @@ class Speculations:
             if not judged_later and not fresh(speculation.private, self._c.generations, 0.0, None).fresh:
                 self.close(speculation, Outcome.STALE, "written since")
 
+    def message_ended(self, turn: int, wanted: Collection[Identity] = ()) -> None:
+        """The message is complete, or gave way to another one: early issues that it does not want are of no use."""
+        for speculation in list(self._open.values()):
+            of_message = speculation.early and speculation.turn <= turn
+            if of_message and speculation.joined is None and speculation.prepared.identity not in wanted:
+                self.close(speculation, Outcome.MISS, "the message does not ask for it")
+
     def next_turn(self, turn: int) -> None:
         """A new message came: what was not asked for in many messages is given up."""
         self.turn = turn
@@ -348,24 +308,33 @@ class Speculations:
         """Ends a speculation: budget, site, ledger, fork, and the call that waits for it. Once."""
         if speculation.stage is Stage.CLOSED:
             return
-        running = speculation.stage in (Stage.STARTING, Stage.RUNNING)
-        started = speculation.stage is not Stage.STARTING
+        stage = speculation.stage
         self._forget(speculation)
-        if running:
-            self._c.purse.stopped()
-        if not started:
-            self._c.purse.give_back(speculation.money)
-            refuse(self._c, speculation.candidate, speculation.estimate, Refusal.OFF)
-            self._hand_over(speculation, None)
+        if stage is Stage.STARTING:
+            self._not_launched(speculation, Refusal.OFF)
             return
-        if running:
+        if stage is Stage.RUNNING:
+            self._stopped(speculation)
             self._c.emit(CancelExecution(speculation.id))
         if outcome.hit:
-            self._c.purse.give_back(0.0)
+            if not speculation.early:
+                self._c.purse.give_back(0.0)
         elif speculation.fork:
             self._c.emit(DropFork(speculation.fork))
         self._settle(speculation, outcome, reason)
         self._hand_over(speculation, outcome if outcome.hit else None)
+
+    def _stopped(self, speculation: Speculation) -> None:
+        if not speculation.early:
+            self._c.purse.stopped()
+
+    def _not_launched(self, speculation: Speculation, reason: Refusal) -> None:
+        """The tool was not reached: what was reserved returns, and a call that waits is executed."""
+        self._stopped(speculation)
+        if not speculation.early:
+            self._c.purse.give_back(speculation.money)
+            refuse(self._c, speculation.candidate, speculation.estimate, reason)
+        self._hand_over(speculation, None)
 
     def _settle(self, speculation: Speculation, outcome: Outcome, reason: str) -> None:
         result = speculation.result
@@ -375,7 +344,7 @@ class Speculations:
             saved = min(seconds, max(0.0, speculation.joined_at - speculation.started_at))
         prices = self._c.policy.prices
         spent = 0.0 if outcome.hit else prices.slot_second_cost * seconds + speculation.money
-        if outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED):
+        if outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED) and not speculation.early:
             self._c.sites.get(speculation.candidate.site).learn(
                 prices.lambda_per_second * saved - spent,
                 probability=speculation.estimate.lower_bound,
@@ -384,7 +353,7 @@ class Speculations:
         audit = outcome.hit and speculation.prepared.rememberable and self._sampled(speculation)
         marks = dict(speculation.private.marks) | {f"shared/{mark}": n for mark, n in speculation.shared.items()}
         entry = LedgerEntry(
-            kind=EntryKind.SPECULATION,
+            kind=EntryKind.EARLY if speculation.early else EntryKind.SPECULATION,
             tool=speculation.prepared.tool,
             site=speculation.candidate.site,
             identity=speculation.prepared.digest,
@@ -430,4 +399,4 @@ class Speculations:
             then(None)
             return
         one = speculation
-        then(Committed(speculation.result, outcome, one.private, one.shared, one.started_at))
+        then(Committed(speculation.result, outcome, one.private, one.shared, one.started_at, one.early))
