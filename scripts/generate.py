@@ -66,6 +66,7 @@ REFERENCES = {
     "metrics": "forerun.runtime.metrics",
     "topology": "forerun.runtime.topology",
     "settings": "forerun.cli.settings_reference",
+    "limits": "forerun.cli.limits_reference",
 }
 """Page of docs/reference to the module that prints it."""
 

@@ -20,12 +20,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from forerun.core import limits
 from forerun.runtime.errors import Aborted, Bug, ErrorReason, InvalidArgument, Unavailable
 
 EVENT_TYPE_HEADER: Final = "Forerun-Event-Type"
 """Header that carries the type of an event or message, so that a reader can skip what it does not want."""
 
-MAX_MESSAGE_BYTES: Final = 1_048_576
+MAX_MESSAGE_BYTES: Final = limits.BUS_MESSAGE_BYTES
 """Largest message, headers included: the broker's default limit. Larger bodies travel by digest through `objects`."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from starlette.responses import Response
 
+from forerun.cli.virtual import TENANT
 from forerun.client import Call, Status
 from forerun.core import limits
+from forerun.runtime import subjects
 from forerun.runtime.errors import ErrorReason, ResourceExhausted
 from forerun.runtime.network import rpc_errors
-from forerun.v1 import event_pb2, session_pb2
+from forerun.v1 import event_pb2, prediction_pb2, session_pb2
 from tests.integration.bounds.conftest import RULES, batch_of, hello_of, stub_of
-from tests.integration.cases.conftest import Play, Stage, policy
+from tests.integration.cases.conftest import Play, Run, Stage, Tools, policy
 
 
 def reads(count: int) -> list[Call]:
@@ -203,3 +206,81 @@ def test_a_tool_of_the_client_has_the_time_that_its_contract_gives(play: Play) -
             assert late.status is Status.TIMEOUT and s.now() < 360.0
 
     play(scene, rules)
+
+
+# ---------------------------------------------------------------- results and predictions
+
+
+def large(size: int) -> Tools:
+    tools = Tools()
+
+    async def big(_: Run) -> Response:
+        return Response(b"x" * size, media_type="application/octet-stream")
+
+    tools.answers["big"] = tools.answers["write_big"] = big
+    return tools
+
+
+def test_a_result_above_the_bound_is_one_error_that_says_how_to_cap_it(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESULT_BYTES", 2 * limits.MIB)
+
+    async def scene(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            read, write = await session.call_tools([Call("big", {"bytes": 1}), Call("write_big", {"bytes": 2})])
+            # The write has had its effect: only its result is lost.
+            assert (read.status, write.status) == (Status.REJECTED, Status.OUTCOME_UNKNOWN)
+            for result in (read, write):
+                assert result.failure is not None and result.failure.reason == "RESULT_TOO_LARGE"
+                assert result.failure.metadata["limit"] == "RESULT_BYTES"
+                assert "output_cap_bytes" in result.failure.message
+        assert len(s.tools.runs) == 2
+
+    play(scene, RULES, tools=large(3 * limits.MIB))
+
+
+def test_a_worker_refuses_what_its_setting_does_not_allow(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            result = (await session.call_tools([Call("big", {"bytes": 1})]))[0]
+            assert result.status is Status.REJECTED and result.failure is not None
+            assert result.failure.reason == "LIMIT_OUTPUT"
+            assert "max_observation_bytes" in result.failure.message
+
+    play(scene, RULES, tools=large(20_000_000), settings={"sandbox": {"max_observation_bytes": 1_000_000}})
+
+
+def test_candidates_beyond_the_bound_are_ignored_and_explanations_are_cut(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            await session.model_started()
+            await asyncio.sleep(0.1)
+            batch = prediction_pb2.Candidates(tenant=TENANT, session=session.id, based_on=2)
+            for number in range(limits.CANDIDATES_PER_PREDICTION + 10):
+                one = batch.candidates.add(
+                    probability=1.0, evidence=1e6, rank=number, expected_seconds=2.0, explanation="e" * 1_000
+                )
+                one.action.tool, one.action.arguments = "get", b'{"id":%d}' % number
+            await s.platform.bus.notify(subjects.candidates("first"), batch.SerializeToString())
+            await asyncio.sleep(10.0)
+        totals = session.totals
+        assert totals is not None and totals.launched
+        assert totals.launched + sum(totals.refused.values()) == limits.CANDIDATES_PER_PREDICTION
+        lengths = {len(line.explanation) for line in await s.ledger(session) if line.explanation}
+        assert lengths == {limits.CANDIDATE_EXPLANATION_CHARS}
+
+    play(scene, RULES, settings={"orchestrator": {"replica": "first"}})
+
+
+def test_without_a_limit_of_its_own_a_tool_is_stopped_after_the_default(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            began = s.now()
+            result = (await session.call_tools([Call("get", {"id": 1})]))[0]
+            assert result.status is Status.TIMEOUT and result.failure is not None
+            assert result.failure.reason == "TOOL_TIMEOUT"
+            assert round(s.now() - began) == limits.DEADLINE_DEFAULT_SECONDS
+        assert s.tools.runs[0].cancelled
+
+    play(scene, RULES, tools=Tools(seconds=limits.DEADLINE_DEFAULT_SECONDS + 10.0))
