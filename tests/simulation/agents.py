@@ -20,7 +20,9 @@ from tests.simulation.tap import Tap
 
 _OPEN_TRIES = 6
 _UNARY_SECONDS = 40.0
-_EXTRA_INDEX = 900
+EXTRA_INDEX = 900
+"""Index of calls that were asked for after the others of their message; those beside them have the next one."""
+BESIDE_INDEX = EXTRA_INDEX + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Agent:
         self._chance = chance
         self._next = 0
         self._left = False
+        self._besides = 0
 
     async def run(self) -> None:
         """Does what the plan says, as far as the platform allows it."""
@@ -176,6 +179,7 @@ class Agent:
             position, seconds = message.cancel
             loop.call_later(seconds, self._take_back, session, calls[position])
         self._diary.open += len(calls)
+        beside = asyncio.ensure_future(self._beside(session, message))
         try:
             async with asyncio.timeout(message.give_up):
                 results = await session.call_tools(calls, timeout_seconds=message.timeout_seconds)
@@ -183,9 +187,20 @@ class Agent:
             return
         finally:
             self._diary.open -= len(calls)
+            await beside
         self._write(session.id, message, results, asked_at)
         if not self._left:
             await self._afterwards(session, message, results[0].turn)
+
+    async def _beside(self, session: AsyncSession, message: Message) -> None:
+        """Asks for one more call while those of the message run."""
+        if message.extra is None or message.beside is None:
+            return
+        await asyncio.sleep(message.beside)
+        turn = max((turn for name, turn, _ in self._tap.actions if name == session.id), default=0)
+        if turn > self._besides and not self._left:
+            self._besides = turn  # of the message before, where the stream has not taken this one yet
+            await self._unary(session.id, turn, BESIDE_INDEX, message.extra)
 
     def _take_back(self, session: AsyncSession, call: Call) -> None:
         async def cancel() -> None:
@@ -222,8 +237,8 @@ class Agent:
     async def _afterwards(self, session: AsyncSession, message: Message, turn: int) -> None:
         if message.stranger is not None and message.stranger is not self._plan.person:
             await self._intrude(session.id, turn, message.calls[0], message.stranger)
-        if message.extra is not None:
-            await self._unary(session.id, turn, _EXTRA_INDEX, message.extra)
+        if message.extra is not None and message.beside is None:
+            await self._unary(session.id, turn, EXTRA_INDEX, message.extra)
         if message.ask_again == "same":
             await self._unary(session.id, turn, 0, message.calls[0], record=False)
         elif message.ask_again == "other":

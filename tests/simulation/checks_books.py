@@ -8,10 +8,11 @@ from typing import Final
 
 from forerun.v1 import common_pb2, ledger_pb2
 from tests.simulation.evidence import HITS, Evidence, line_key, outcome_of
-from tests.simulation.nemesis import REPLICAS
+from tests.simulation.nemesis import CALM, REPLICAS
 from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
 
 _BREATH_SECONDS: Final = 0.01
+_ROUNDING_SECONDS: Final = 1e-6
 _OPEN_MOST: Final = 16
 _CREDITS_MOST: Final = 20.0
 
@@ -52,6 +53,14 @@ def _balance(evidence: Evidence) -> Iterator[str]:
     counted = sum(totals.calls for totals in evidence.totals)
     if launched != lines or calls != counted:
         yield f"2: the replicas count {launched} launched and {counted} calls, the ledger {lines} and {calls}"
+    for name in ("saved_estimated_seconds", "wasted_seconds"):
+        booked = sum(getattr(line, name) for line in evidence.lines)
+        told = sum(getattr(totals, name) for totals in evidence.totals)
+        if abs(booked - told) > _ROUNDING_SECONDS:
+            yield f"2: the replicas count {told:.3f} {name}, the ledger {booked:.3f}"
+    served: Counter[str] = sum((Counter(totals.served) for totals in evidence.totals), Counter())
+    if served != evidence.served:
+        yield f"2: the replicas count calls served {dict(served)}, the ledger {dict(evidence.served)}"
     outcomes = sum((Counter(totals.outcomes) for totals in evidence.totals), Counter[str]())
     if outcomes != evidence.outcomes():
         yield f"2: the replicas count outcomes {dict(outcomes)}, the ledger {dict(evidence.outcomes())}"
@@ -113,7 +122,7 @@ def purses(evidence: Evidence) -> Iterator[str]:
 
     Judged where all decisions are in one owner's hands and under one policy.
     """
-    if evidence.kinds - {"tools", "messages"} or len(evidence.nemesis.policies) > 1:
+    if evidence.kinds - set(CALM) or len(evidence.nemesis.policies) > 1:
         return
     (policy,) = evidence.nemesis.policies
     started = {one.key: one for one in evidence.world.log if one.speculative}

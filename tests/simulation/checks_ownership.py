@@ -25,7 +25,10 @@ def identities(evidence: Evidence) -> Iterator[str]:
         if not line.identity:
             continue
         if line.kind == ledger_pb2.LEDGER_KIND_CALL:
-            tool, arguments = evidence.tap.actions[line.call.session, line.call.turn, line.call.index]
+            actions = evidence.tap.actions[line.call.session, line.call.turn, line.call.index]
+            if len(actions) > 1:
+                continue
+            tool, arguments = actions[0]
         elif line.speculation in executions:
             tool, arguments = line.tool, executions[line.speculation].arguments
         else:
@@ -53,7 +56,8 @@ def taints(evidence: Evidence) -> Iterator[str]:
         said = " ".join(text for at, text in evidence.tap.said.get(one.session, ()) if at <= one.started_at)
         sent = {
             arguments["topic"]
-            for key, (tool, arguments) in evidence.tap.actions.items()
+            for key, actions in evidence.tap.actions.items()
+            for tool, arguments in actions
             if key[0] == one.session and tool == "news" and evidence.tap.asked_at[key] <= one.started_at
         }
         if one.arguments["topic"] not in sent | set(re.findall(r"\w+", said)):

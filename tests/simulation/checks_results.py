@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from forerun.v1 import ledger_pb2
-from tests.simulation.agents import Asked
+from tests.simulation.agents import BESIDE_INDEX, EXTRA_INDEX, Asked
 from tests.simulation.evidence import HITS, Evidence, key_of, line_key, name_of, outcome_of, split_key
 from tests.simulation.nemesis import REPLICAS
 from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
@@ -67,11 +67,27 @@ def _written_in_order(evidence: Evidence, one: Asked, resource: str, epoch: int,
             yield f"1: {name_of(one)} wrote epoch {epoch} of {resource} after the later call {execution.key}"
 
 
+def barriers(evidence: Evidence) -> Iterator[str]:
+    """A call of which nothing is known runs alone among the calls of its message."""
+    own = [one for one in evidence.world.log if "/" in one.key and split_key(one.key)[2] < EXTRA_INDEX]
+    for alone in own:
+        if alone.tool != "sync_view":
+            continue
+        for other in own:
+            same = other is not alone and other.key.rpartition("/")[0] == alone.key.rpartition("/")[0]
+            if same and other.started_at < _end(alone) and alone.started_at < _end(other):
+                yield f"1: {other.tool} {other.key} ran beside {alone.tool} {alone.key}, of which nothing is known"
+
+
+def _end(execution: Execution) -> float:
+    return float("inf") if execution.ended_at is None else execution.ended_at
+
+
 def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
     """The execution's call comes before this one in the order that the agents can know."""
     session, turn, index = split_key(execution.key)
     if session == one.session:
-        if turn == one.turn and one.index < 900 and index < one.index:
+        if turn == one.turn and one.index < EXTRA_INDEX and index < one.index:
             return execution.end == "ok" and execution.key in evidence.answered_at and _meanwhile(execution, one)
         return (turn, index) < (one.turn, one.index) and _over(execution, one.asked_at)
     done = evidence.answered_at.get(execution.key)
@@ -80,7 +96,9 @@ def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
 
 def _after(execution: Execution, one: Asked) -> bool:
     session, turn, index = split_key(execution.key)
-    return session == one.session and (turn, index) > (one.turn, one.index) and _meanwhile(execution, one)
+    later = session == one.session and (turn, index) > (one.turn, one.index)
+    # What is asked for beside a message is in no order with its calls.
+    return later and not (turn == one.turn and index == BESIDE_INDEX) and _meanwhile(execution, one)
 
 
 def _meanwhile(execution: Execution, one: Asked) -> bool:

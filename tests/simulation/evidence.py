@@ -131,6 +131,12 @@ class Evidence:
         """Speculations by outcome."""
         return Counter(outcome_of(line) for lines in self.speculations.values() for line in lines)
 
+    @cached_property
+    def served(self) -> Counter[str]:
+        """Calls by how they were served."""
+        names = (common_pb2.Served.Name(line.served) for line in self.lines if line.kind == ledger_pb2.LEDGER_KIND_CALL)
+        return Counter(name.removeprefix("SERVED_").lower() for name in names)
+
     def counts(self) -> Counter[str]:
         """Calls by how they ended and how they were served, and what else is worth a number."""
         counts: Counter[str] = Counter()

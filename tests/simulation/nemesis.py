@@ -35,6 +35,8 @@ from tests.simulation.world import Temper
 
 KINDS: Final = ("tools", "messages", "appends", "broker", "network", "restart", "crash", "switch", "policy")
 """Every kind of fault; a run has some of them."""
+CALM: Final = ("tools", "messages")
+"""Kinds in which nobody loses what they know: all books can be judged."""
 
 _HORIZON_SECONDS: Final = 45.0
 _RESTART_TRIES: Final = 60
@@ -55,7 +57,9 @@ def draw_kinds(chance: random.Random) -> frozenset[str]:
     draw = chance.random()
     if draw < 0.1:
         return frozenset()
-    if draw < 0.8:
+    if draw < 0.25:
+        return frozenset(chance.sample(CALM, chance.randint(1, len(CALM))))
+    if draw < 0.85:
         return frozenset(chance.sample(KINDS, chance.randint(1, 3)))
     return frozenset(KINDS)
 

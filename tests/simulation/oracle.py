@@ -14,6 +14,7 @@ from forerun.core.candidates import Candidate
 from forerun.predictor.engine.engine import Engine, Prediction
 from forerun.predictor.engine.history import Event, ModelStarted, SessionOpened
 from tests.simulation.plans import Message, Plan, Planned, Taste, draw_call
+from tests.simulation.world import SPECULABLE
 
 _MOST = 10
 
@@ -58,15 +59,19 @@ class Oracle(Engine):
 
     def _calls(self, messages: list[Message]) -> list[Planned]:
         chance, taste = self._chance, self._taste
-        calls = [call for call in messages[0].calls if chance.random() < 0.8]
+        calls = [call for call in messages[0].calls if self._says(call, 0.9)]
         for later in messages[1:3]:
-            calls += [call for call in later.calls if chance.random() < 0.3]
+            calls += [call for call in later.calls if self._says(call, 0.4)]
         calls += [draw_call(chance, taste.reads, taste) for _ in range(chance.randrange(4))]
         calls += [draw_call(chance, taste.writes, taste) for _ in range(chance.randrange(2))]
         return [call.turned() if chance.random() < 0.5 else call for call in calls]
 
+    def _says(self, call: Planned, share: float) -> bool:
+        """Whether it proposes a call; seldom one that may not run ahead."""
+        return self._chance.random() < (share if call.tool in SPECULABLE else share / 4)
+
     def _candidate(self, rank: int, call: Planned) -> Candidate:
-        probability = self._chance.choice([0.3, 0.95, 0.99])
+        probability = self._chance.choice([0.3, 0.95, 0.99, 0.99])
         site = f"{call.tool}/{self._chance.randrange(50)}"
         return Candidate(
             call.tool, call.data, probability, 1e6, rank, site, "the plan", self._chance.choice([None, 1.0])

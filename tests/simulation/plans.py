@@ -79,6 +79,7 @@ class Message:
         cancel: (position, seconds) of a call that the agent takes back.
         give_up: The agent stops waiting for the whole message after this.
         extra: Asked by a unary call under the same turn afterwards.
+        beside: It is asked so many seconds after the message's own calls instead, and in no order with them.
         ask_again: `same` or `other`: the first call's key is sent again with the same or with other arguments.
         move: The agent's process vanishes before the message, and another one goes on.
         stranger: Somebody else tries to go on with the session after the message.
@@ -92,6 +93,7 @@ class Message:
     cancel: tuple[int, float] | None = None
     give_up: float | None = None
     extra: Planned | None = None
+    beside: float | None = None
     ask_again: str = ""
     move: bool = False
     stranger: Person | None = None
@@ -133,6 +135,9 @@ def _plan(chance: random.Random, taste: Taste) -> Plan:
         person=chance.choice(PEOPLE),
     )
     plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
+    if chance.random() < 0.3:
+        at = chance.randrange(len(plan.messages))
+        plan.messages[at:at] = _race(chance, taste)
     if chance.random() < 0.25:
         plan.leave_after = chance.uniform(0.0, 3.0)
         plan.vanishes = chance.random() < 0.5
@@ -159,6 +164,20 @@ def _message(chance: random.Random, taste: Taste) -> Message:
     return message
 
 
+def _race(chance: random.Random, taste: Taste) -> list[Message]:
+    """A read beside a write of the same resource, and the same read again afterwards."""
+    doc, stock = chance.randrange(taste.docs), chance.randrange(taste.stocks)
+    write, read = chance.choice(
+        [
+            (Planned("set", {"id": doc, "value": chance.randrange(2)}), Planned("get", {"id": doc})),
+            (Planned("put", {"id": doc}), Planned("get", {"id": doc})),
+            (Planned("sell", {"id": stock}), Planned("stock", {"id": stock})),
+        ]
+    )
+    first = Message(calls=[write], model_seconds=0.6, extra=read.copy(), beside=chance.uniform(0.0, 1.0))
+    return [first, Message(calls=[read], model_seconds=chance.choice([0.1, 2.0]))]
+
+
 def _accidents(chance: random.Random, message: Message, taste: Taste) -> None:
     if chance.random() < 0.15:
         message.timeout_seconds = chance.choice([0.4, 1.5, 6.0])
@@ -166,8 +185,9 @@ def _accidents(chance: random.Random, message: Message, taste: Taste) -> None:
         message.cancel = (chance.randrange(len(message.calls)), chance.choice([0.0, 0.3, 1.0]))
     elif chance.random() < 0.05:
         message.give_up = chance.choice([0.2, 1.0])
-    if chance.random() < 0.15:
+    if chance.random() < 0.25:
         message.extra = draw_call(chance, taste.reads + taste.writes, taste)
+        message.beside = chance.uniform(0.0, 1.0) if chance.random() < 0.5 else None
     if chance.random() < 0.15:
         message.ask_again = chance.choice(["same", "other"])
     message.move = chance.random() < 0.05

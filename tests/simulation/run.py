@@ -184,7 +184,7 @@ class _Run:
         policy = draw_policy(self._chance, first=True)
         replace_file(policy_file, policy.text, stamp_seconds=0.0)
         taste = draw_taste(self._chance)
-        learns, guided = self._chance.random() < 0.2, self._chance.random() < 0.8
+        learns, guided = self._chance.random() < 0.2, self._chance.random() < 0.9
         oracle = Oracle(self._diary.sessions, chance("oracle"), taste, learns=learns) if guided else None
         slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
         self._platform = Platform(

@@ -25,7 +25,8 @@ class Tap:
     Attributes:
         asks: How often each call was sent.
         asked_at: When each call was sent first.
-        actions: Tool and arguments of each call.
+        actions: Tool and arguments of each call; several where a key was used for several, by mistake or because an
+            owner had forgotten it.
         said: What the users of each session said, and when.
         answers: What came for each call, without echo and times: every answer of a call must be the same.
         answered: How many answers came for each call.
@@ -35,7 +36,7 @@ class Tap:
     def __init__(self) -> None:
         self.asks: Counter[CallKey] = Counter()
         self.asked_at: dict[CallKey, float] = {}
-        self.actions: dict[CallKey, tuple[str, dict[str, Any]]] = {}
+        self.actions: dict[CallKey, list[tuple[str, dict[str, Any]]]] = {}
         self.said: dict[str, list[tuple[float, str]]] = {}
         self.answered: Counter[CallKey] = Counter()
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
@@ -70,9 +71,11 @@ class Tap:
         for call in batch.calls:
             key = (session, batch.turn, call.index)
             self.asks[key] += 1
-            if key not in self.asked_at:
-                self.asked_at[key] = asyncio.get_running_loop().time()
-                self.actions[key] = (call.action.tool, json.loads(call.action.arguments or b"{}"))
+            self.asked_at.setdefault(key, asyncio.get_running_loop().time())
+            action = (call.action.tool, json.loads(call.action.arguments or b"{}"))
+            known = self.actions.setdefault(key, [])
+            if action not in known:
+                known.append(action)
 
     def received(self, session: str, response: session_pb2.ConnectResponse) -> None:
         """The client read a message."""
