@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 
@@ -29,7 +30,7 @@ class ToolServer:
                     if header.startswith("content-length:"):
                         length = int(header.partition(":")[2])
                 body = await reader.readexactly(length)
-                content = await self._work(method, target, body)
+                content = await self.work(method, target, body)
                 head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
                 writer.write(head.encode() + content)
                 await writer.drain()
@@ -38,7 +39,8 @@ class ToolServer:
         finally:
             writer.close()
 
-    async def _work(self, method: str, target: str, body: bytes) -> bytes:
+    async def work(self, method: str, target: str, body: bytes) -> bytes:
+        """Does what a request asks for; its answer."""
         if method == "POST":
             n = str(json.loads(body)["n"])
             self.writes[n] += 1
@@ -49,15 +51,25 @@ class ToolServer:
         return json.dumps({"n": n}).encode()
 
 
+_Server = TypeVar("_Server", bound=ToolServer)
+
+
 @asynccontextmanager
-async def tool_server() -> AsyncIterator[ToolServer]:
-    tools = ToolServer()
+async def serving(tools: _Server) -> AsyncIterator[_Server]:
+    """Serves tools on a free port."""
     server = await asyncio.start_server(tools.answer, "127.0.0.1", 0)
     tools.port = server.sockets[0].getsockname()[1]
     try:
         yield tools
     finally:
         server.close()
+
+
+@asynccontextmanager
+async def tool_server() -> AsyncIterator[ToolServer]:
+    """Serves reads and writes that are counted."""
+    async with serving(ToolServer()) as tools:
+        yield tools
 
 
 def policy(tools: ToolServer) -> str:
