@@ -39,10 +39,11 @@ def test_a_site_that_is_off_lets_every_twentieth_candidate_through_and_is_on_aga
     site = Site()
     failures_until_off(site, 0.9)
     assert [site.allows() for _ in range(40)] == ([False] * 19 + [True]) * 2
-    site.learn(-1.0, probability=0.9, hit=False)
-    assert not site.on
-    site.learn(20.0, probability=0.9, hit=True)
-    assert site.on
+    states = []
+    for gain, hit in ((-1.0, False), (20.0, True)):
+        site.learn(gain, probability=0.9, hit=hit)
+        states.append(site.on)
+    assert states == [False, True]
     assert site.allows()
 
 
