@@ -149,7 +149,7 @@ class Agent:
                 texts = [str(value) for call in message.calls for value in call.arguments.values()]
                 await session.user_turn("please look at " + " ".join(texts))
             await session.model_started()
-            await asyncio.sleep(message.model_seconds)
+            await self._think(session, message)
             if not message.calls:
                 await session.assistant_message("nothing to do")
                 continue
@@ -158,6 +158,14 @@ class Agent:
                 return
             await self._ask(session, message)
         await session.close()
+
+    async def _think(self, session: AsyncSession, message: Message) -> None:
+        """The model's request; what is known of its message is told while it streams."""
+        first = self._chance.uniform(0.0, message.model_seconds) if message.told else message.model_seconds
+        await asyncio.sleep(first)
+        if message.told:
+            await session.partial_message([Call(one.tool, dict(one.arguments)) for one in message.told])
+            await asyncio.sleep(message.model_seconds - first)
 
     async def _leave(self, session: AsyncSession, message: Message, seconds: float) -> None:
         """Closes the session, or vanishes, while the calls of a message are open."""

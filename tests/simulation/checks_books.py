@@ -23,7 +23,7 @@ def ledger(evidence: Evidence) -> Iterator[str]:
         if one.key not in excused:
             yield f"2: execution {one.key} of {one.tool} at {one.started_at:.3f} has no line in the ledger"
     executions = Counter(one.key for one in evidence.world.log if one.speculative)
-    for speculation, lines in evidence.speculations.items():
+    for speculation, lines in evidence.ahead.items():
         if len(lines) != 1:
             yield f"2: speculation {speculation} has {len(lines)} lines: {[outcome_of(line) for line in lines]}"
         outcome = outcome_of(lines[0])
@@ -94,7 +94,7 @@ def budgets(evidence: Evidence) -> Iterator[str]:
     policies = evidence.nemesis.policies
     per_session = max(policy.concurrent_per_session for policy in policies)
     replica = len(REPLICAS) * max(policy.concurrent for policy in policies)
-    ahead = [one for one in evidence.world.log if one.speculative]
+    ahead = evidence.guessed
     if _most_at_once(ahead) > replica:
         yield f"7: {_most_at_once(ahead)} speculations ran at once, the limit is {replica}"
     by_session: dict[str, list[Execution]] = defaultdict(list)

@@ -136,15 +136,15 @@ def staleness(evidence: Evidence) -> Iterator[str]:
 
 
 def discarded(evidence: Evidence) -> Iterator[str]:
-    hits = {line_key(line): line for lines in evidence.speculations.values() for line in lines if line.HasField("call")}
+    hits = {line_key(line): line for lines in evidence.ahead.values() for line in lines if line.HasField("call")}
     for one in evidence.diary.asked:
-        if one.status != "ok" or one.served not in HITS:
+        if one.status != "ok" or one.served not in HITS | {"early"}:
             continue
         line = hits.get(key_of(one))
         if line is None:
             if not evidence.nemesis.killed and not evidence.lines_lost:
                 yield f"5: {name_of(one)} served {one.served}, and no line of the ledger says from what"
-        elif outcome_of(line) != one.served or line.digest != f"sha256:{hashlib.sha256(one.content).hexdigest()}":
+        elif _served_from(line) != one.served or line.digest != f"sha256:{hashlib.sha256(one.content).hexdigest()}":
             yield f"5: {name_of(one)} served {one.served}, and the ledger says {outcome_of(line)} with another answer"
     for execution in evidence.world.log:
         if execution.speculative and execution.effects:
@@ -154,17 +154,22 @@ def discarded(evidence: Evidence) -> Iterator[str]:
             yield f"5: {execution.tool} ran ahead in {execution.session}, which asked for mode {plan.mode}"
 
 
+def _served_from(line: ledger_pb2.LedgerLine) -> str:
+    early = line.kind == ledger_pb2.LEDGER_KIND_EARLY and outcome_of(line) in HITS
+    return "early" if early else outcome_of(line)
+
+
 def endings(evidence: Evidence) -> Iterator[str]:
     """What nobody waits for any more is stopped down to the tool, and what a call joined is made authoritative."""
     quiet = not evidence.kinds & {"network", "broker", "crash", "restart"}
-    for key, lines in evidence.speculations.items():
+    for key, lines in evidence.ahead.items():
         execution = next((one for one in evidence.world.log if one.key == key), None)
         if execution is None or execution.ended_at is None:
             continue
         late = execution.ended_at - (lines[0].at_seconds - evidence.epoch_seconds)
         if late > _CANCEL_SECONDS:
             yield f"5: {execution.tool} {key} went on for {late:.2f} s after it had ended {outcome_of(lines[0])}"
-        if quiet and outcome_of(lines[0]) == "joined" and key not in evidence.promoted:
+        if quiet and key in evidence.speculations and outcome_of(lines[0]) == "joined" and key not in evidence.promoted:
             yield f"5: {execution.tool} {key} was joined by a call and never promoted"
 
 

@@ -19,7 +19,8 @@ from tests.simulation.tap import Tap
 from tests.simulation.world import Execution, World
 
 HITS: Final = frozenset({"ready", "joined"})
-"""Outcomes of speculations whose result an agent got."""
+"""Outcomes of speculations and early issues whose result an agent got."""
+_AHEAD: Final = (ledger_pb2.LEDGER_KIND_SPECULATION, ledger_pb2.LEDGER_KIND_EARLY)
 
 
 @dataclass
@@ -55,11 +56,22 @@ class Evidence:
     @cached_property
     def speculations(self) -> dict[str, list[ledger_pb2.LedgerLine]]:
         """Ledger lines of speculations, by execution."""
+        return {key: lines for key, lines in self.ahead.items() if lines[0].kind == ledger_pb2.LEDGER_KIND_SPECULATION}
+
+    @cached_property
+    def ahead(self) -> dict[str, list[ledger_pb2.LedgerLine]]:
+        """Ledger lines of everything that ran ahead of its call, guessed or issued early, by execution."""
         found: dict[str, list[ledger_pb2.LedgerLine]] = defaultdict(list)
         for line in self.lines:
-            if line.kind == ledger_pb2.LEDGER_KIND_SPECULATION:
+            if line.kind in _AHEAD:
                 found[line.speculation].append(line)
-        return found
+        return dict(found)
+
+    @cached_property
+    def guessed(self) -> list[Execution]:
+        """Executions of speculations; where an owner was killed only those that have a line can be told apart."""
+        ahead = (one for one in self.world.log if one.speculative)
+        return [one for one in ahead if one.key in self.speculations or one.key not in self.ahead]
 
     @cached_property
     def effects(self) -> dict[str, list[tuple[int, Execution]]]:
@@ -98,9 +110,9 @@ class Evidence:
         if own and one.served == "direct":
             return own[-1]
         for execution in reversed(given):
-            lines = self.speculations.get(execution.key, [])
+            lines = self.ahead.get(execution.key, [])
             committed = any(outcome_of(line) in HITS for line in lines) or not lines
-            may = {"ready", "joined", "memo", "shared"} if execution.speculative else {"memo", "shared"}
+            may = {"ready", "joined", "early", "memo", "shared"} if execution.speculative else {"memo", "shared"}
             if one.served in may and (committed or not execution.speculative):
                 return execution
         return None
@@ -114,7 +126,7 @@ class Evidence:
     @cached_property
     def without_line(self) -> list[Execution]:
         """Speculative executions that the ledger does not know."""
-        return [one for one in self.world.log if one.speculative and one.key not in self.speculations]
+        return [one for one in self.world.log if one.speculative and one.key not in self.ahead]
 
     @cached_property
     def lost_with_owner(self) -> list[str]:

@@ -82,6 +82,7 @@ class Message:
         beside: It is asked so many seconds after the message's own calls instead, and in no order with them.
         ask_again: `same` or `other`: the first call's key is sent again with the same or with other arguments.
         move: The agent's process vanishes before the message, and another one goes on.
+        told: Calls that are told while the message still streams: its first ones, perhaps others that it drops.
         stranger: Somebody else tries to go on with the session after the message.
     """
 
@@ -96,6 +97,7 @@ class Message:
     beside: float | None = None
     ask_again: str = ""
     move: bool = False
+    told: list[Planned] = field(default_factory=list)
     stranger: Person | None = None
 
 
@@ -160,6 +162,10 @@ def _message(chance: random.Random, taste: Taste) -> Message:
         message.calls = [same, same.turned(), between, same.copy()]
     else:
         message.calls = [Planned("nowhere", {}), draw_call(chance, taste.reads, taste), Planned("sync_view", {})]
+    if chance.random() < 0.35:
+        message.told = [call.copy() for call in message.calls[: chance.randint(1, len(message.calls))]]
+        if chance.random() < 0.2:
+            message.told.append(draw_call(chance, taste.reads, taste))
     _accidents(chance, message, taste)
     return message
 

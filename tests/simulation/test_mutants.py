@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_a_planted_bug_is_caught(name: str, invariant: str) -> None:
 
 def test_where_nothing_is_planted_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     place = "forerun.core.session.lookup:fresh"
-    monkeypatch.setitem(BY_NAME, "harmless", Mutant("harmless", place, lambda fresh: lambda *given: fresh(*given)))
+    monkeypatch.setitem(BY_NAME, "harmless", Mutant("harmless", place, _unchanged))
     assert hunting.hunt("harmless", first=1, seeds=2).seed is None
 
 
@@ -47,3 +47,10 @@ def _at(module: str, path: str) -> object:
     for part in path.split("."):
         found = vars(found)[part]
     return found
+
+
+def _unchanged(function: Callable[..., object]) -> Callable[..., object]:
+    def planted_one(*given: object, **named: object) -> object:
+        return function(*given, **named)
+
+    return planted_one
