@@ -98,7 +98,11 @@ TABLE: Final[Mapping[str, Beyond]] = {
     "DEADLINE_DEFAULT_SECONDS": Beyond("The tool is told to stop; the contract's `timeoutSeconds` says otherwise.",
         ("TOOL_TIMEOUT",)),
     "DEADLINE_MAX_SECONDS": Beyond("The message or the policy is refused.", ("ARGUMENT_INVALID", "POLICY_INVALID")),
-    "CANCEL_SETTLE_SECONDS": Beyond("The turn goes on, and reports the calls whose end is not known."),
+    "CANCEL_SETTLE_SECONDS": Beyond("The execution counts as one that may go on; a session that ends reports it."),
+    "LINGERING_WRITES": Beyond("Nothing of the session is answered from what is known any more."),
+    "UNSETTLED_SECONDS": Beyond("The resource is trusted again."),
+    "UNSETTLED_KEYS": Beyond("All shared resources of the tenant count as one that may be written."),
+    "UNSETTLED_BYTES": Beyond("All shared resources of the tenant count as one that may be written."),
     "OPEN_WORLD_STALENESS_SECONDS": Beyond(
         "The result is not used any more; the contract's `maxStalenessSeconds` says otherwise."
     ),

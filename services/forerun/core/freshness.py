@@ -18,6 +18,9 @@ from typing import Protocol
 from forerun.core import limits
 from forerun.core.resources import ancestors
 
+UNSETTLED = 1 << 62
+"""Generations from here on stand for a resource that may still be written: each is given once and equals no other."""
+
 _SELF = "self:"
 _BELOW = "below:"
 

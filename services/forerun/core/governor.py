@@ -29,6 +29,7 @@ class Refusal(StrEnum):
     NO_MONEY = "no_money"
     NO_SLOT = "no_slot"
     DUPLICATE = "duplicate"
+    BEING_WRITTEN = "being_written"
     WITHHELD = "withheld"
     BOUND = "bound"
     AUTHORITATIVE_FIRST = "authoritative_first"

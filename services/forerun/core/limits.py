@@ -153,7 +153,21 @@ DEADLINE_MAX_SECONDS: Final = 3_600.0
 """Longest deadline of a call. Nothing waits without end."""
 
 CANCEL_SETTLE_SECONDS: Final = 5.0
-"""How long a turn waits for its cancelled calls to settle before it reports the ones that did not."""
+"""How long a stopped execution may take to end: after it, it counts as one that may go on, and a session that ends
+reports it instead of waiting."""
+
+LINGERING_WRITES: Final = 256
+"""Writes of one session that ended without an answer of their tool. Above it nothing is answered from what is known."""
+
+UNSETTLED_SECONDS: Final = DEADLINE_MAX_SECONDS
+"""How long a write of a shared resource that ended without an answer of its tool may still take effect: as long as
+the longest call that was answered."""
+
+UNSETTLED_KEYS: Final = 256
+"""Shared resources of one tenant with such a write. Above it all its shared resources count as one."""
+
+UNSETTLED_BYTES: Final = 32 * KIB
+"""The same in bytes: every look at shared generations reads them."""
 
 OPEN_WORLD_STALENESS_SECONDS: Final = 10.0
 """Age limit of a read of something that is also written elsewhere, where the contract names none."""

@@ -15,8 +15,8 @@ from forerun.orchestrator.opening import Parts
 from forerun.orchestrator.ownership import Ownership
 from forerun.orchestrator.places import Places
 from forerun.orchestrator.policies import PolicySource
+from forerun.orchestrator.ports import Ports
 from forerun.orchestrator.results import Results
-from forerun.orchestrator.runner import Ports
 from forerun.orchestrator.service import SessionServicer
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.orchestrator.shared import SharedGenerations
@@ -86,7 +86,7 @@ class _Room:
         ports = Ports(
             workers=workers,
             certifier=Certifier(chassis.network, settings.verifier_target, self._tasks),
-            shared=SharedGenerations(bus),
+            shared=SharedGenerations(bus, chassis.clock.now),
             outbox=outbox,
             tasks=self._tasks,
             observer=observer,

@@ -46,14 +46,14 @@ class ClientTools:
                     answer = await future
             except TimeoutError:
                 self._stop(effect.execution)
-                return ExecutionResult(status=CallStatus.TIMEOUT, failure=_TIMED_OUT, seconds=loop.time() - started_at)
+                return _cut_off(CallStatus.TIMEOUT, _TIMED_OUT, loop.time() - started_at)
             except asyncio.CancelledError:
                 self._stop(effect.execution)
                 raise
         finally:
             self._open.pop(effect.execution, None)
         if answer is None:
-            return ExecutionResult(status=CallStatus.UNAVAILABLE, failure=_GONE, seconds=loop.time() - started_at)
+            return _cut_off(CallStatus.UNAVAILABLE, _GONE, loop.time() - started_at)
         return _result(answer, loop.time() - started_at)
 
     def answered(self, message: session_pb2.ClientToolResult) -> None:
@@ -72,6 +72,11 @@ class ClientTools:
         self._send(session_pb2.ConnectResponse(invocation_cancel=session_pb2.ClientToolCancel(invocation=execution)))
 
 
+def _cut_off(status: CallStatus, failure: Failure, seconds: float) -> ExecutionResult:
+    """The end of a call that its function may not know of."""
+    return ExecutionResult(status=status, failure=failure, seconds=seconds, may_continue=True)
+
+
 def _result(message: session_pb2.ClientToolResult, seconds: float) -> ExecutionResult:
     content = message.observation.content
     status = status_of(message.status)
@@ -83,6 +88,7 @@ def _result(message: session_pb2.ClientToolResult, seconds: float) -> ExecutionR
         digest="sha256:" + hashlib.sha256(content).hexdigest(),
         failure=None if status is CallStatus.OK else _GONE,
         seconds=seconds,
+        may_continue=status not in (CallStatus.OK, CallStatus.REJECTED),
     )
 
 

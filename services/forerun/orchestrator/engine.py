@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from forerun.core import limits
 from forerun.core.candidates import Candidate
 from forerun.core.candidates import problems as candidate_problems
-from forerun.core.session import AskedCall, Effect, Proposal, SessionMachine
+from forerun.core.session import Effect, Proposal, SessionMachine
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
 from forerun.orchestrator.places import SessionPlaces
@@ -30,7 +30,7 @@ from forerun.runtime.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from forerun.v1 import event_pb2, prediction_pb2, session_pb2
+from forerun.v1 import prediction_pb2, session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -155,6 +155,7 @@ class Orchestrator:
             except FailedPrecondition:
                 return session_pb2.EndSessionResponse()
         runner.close(reason or "ended by the client")
+        await runner.settled.wait()
         return runner.ended()
 
     # ------------------------------------------------------------ calls and events
@@ -171,7 +172,7 @@ class Orchestrator:
         if batch.turn > session.machine.last_turn:  # what is asked again was admitted before
             self._p.ports.places.admit(len(batch.calls))
             _check_journal(session)
-        calls = _prepared(session, batch.calls)
+        calls = [session.asked(one) for one in batch.calls]
         timeout = batch.timeout_seconds if batch.HasField("timeout_seconds") else None
         now = self._p.ports.monotonic()
         runner.step.ask(now)
@@ -180,7 +181,7 @@ class Orchestrator:
     def partial(self, runner: Runner, message: session_pb2.PartialMessage) -> None:
         """Takes what is known of a message that still streams. What is wrong in it is said when it is complete."""
         if message.turn and len(message.calls) <= limits.CALLS_PER_MESSAGE:
-            calls = _prepared(runner.session, message.calls)
+            calls = [runner.session.asked(one) for one in message.calls]
             runner.apply(runner.session.machine.partial(message.turn, calls, self._p.ports.monotonic()))
 
     def record(self, runner: Runner, event: session_pb2.ClientEvent, event_id: str = "") -> int:
@@ -293,7 +294,6 @@ class Orchestrator:
         if self._runners.get(key) is runner:
             del self._runners[key]
         self._places.leave(runner.session.caller.tenant)
-        runner.outlet.disconnect()
         self._p.ports.observer.sessions(len(self._runners))
 
     async def leave(self, grace_seconds: float) -> None:
@@ -314,19 +314,6 @@ class Orchestrator:
         deadline = loop.time() + grace_seconds
         for journal in list(self._journals):
             await journal.drain(max(0.0, deadline - loop.time()))
-
-
-def _prepared(session: Session, calls: Iterable[event_pb2.AskedCall]) -> list[AskedCall]:
-    return [
-        AskedCall(
-            one.index,
-            one.provider_call_id,
-            one.action.tool,
-            one.action.arguments,
-            session.prepare(one.action.tool, one.action.arguments),
-        )
-        for one in calls
-    ]
 
 
 def _take_event(machine: SessionMachine, event: session_pb2.ClientEvent, now: float, event_id: str) -> list[Effect]:

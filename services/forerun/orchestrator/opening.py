@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,15 +14,16 @@ from forerun.core import limits
 from forerun.core.canonical import CanonicalError
 from forerun.core.outcomes import Mode
 from forerun.core.schema import SchemaError, parse_schema
-from forerun.core.session import AskedCall, Effect, SessionFacts, SessionMachine, SessionOpened
+from forerun.core.session import AskedCall, Effect, PreparedCall, SessionFacts, SessionMachine, SessionOpened
 from forerun.core.sites import Sites
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ownership import Claim, Ownership
 from forerun.orchestrator.policies import PolicySource
+from forerun.orchestrator.ports import Ports
 from forerun.orchestrator.preparation import Tool, client_tool_of
 from forerun.orchestrator.records import EventContext
 from forerun.orchestrator.restore import History, read_on
-from forerun.orchestrator.runner import Ports, Runner
+from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.orchestrator.switch import Switch
@@ -33,7 +34,7 @@ from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, FailedPrecondition, InvalidArgument, Unavailable
 from forerun.runtime.ids import Ids
 from forerun.runtime.policy import Policy, mode_of
-from forerun.v1 import session_pb2
+from forerun.v1 import event_pb2, session_pb2
 
 _READ_PAGE: Final = 1_000
 _TOOLS_ATTEMPTS: Final = 40
@@ -194,22 +195,17 @@ class Opening:
         event = SessionOpened(declared, session.machine.mode, session.held_out, session.policy.label, session.label)
         if history.opened is None:
             return session.machine.open(event, now)
-        unknown = {
-            key: AskedCall(
-                asked.index,
-                asked.provider_call_id,
-                asked.action.tool,
-                asked.action.arguments,
-                session.prepare(asked.action.tool, asked.action.arguments),
-            )
-            for key, asked in history.unknown().items()
-        }
+        unknown, lingering = _prepared(session, history.unknown()), _prepared(session, history.lingering())
+        for key, call in _prepared(session, history.under_way()).items():
+            if isinstance(call.prepared, PreparedCall) and call.prepared.writes and call.prepared.repeatable:
+                lingering[key] = call
         return session.machine.restore(
             event,
             number=history.number,
             last_turn=history.last_turn,
             closed=history.closed,
             unknown=unknown,
+            lingering=lingering,
             journalled=history.asked.keys(),
             user_texts=history.user_texts,
             now=now,
@@ -231,6 +227,13 @@ class Opening:
         if len(self._sites) > _SITE_TABLES:
             self._sites.popitem(last=False)
         return table
+
+
+def _prepared(
+    session: Session, calls: Mapping[tuple[int, int], event_pb2.AskedCall]
+) -> dict[tuple[int, int], AskedCall]:
+    """Calls of the journal, as they were asked for."""
+    return {key: session.asked(call) for key, call in calls.items()}
 
 
 def check_hello(hello: session_pb2.Hello) -> None:

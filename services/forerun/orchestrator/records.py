@@ -162,6 +162,7 @@ def _finished(session: str, answer: CallAnswer) -> event_pb2.CallFinished:
         served=common_pb2.Served.Value(f"SERVED_{answer.served.name}"),
         seconds=answer.result.seconds if answer.result is not None else 0.0,
         tool=answer.tool,
+        may_continue=answer.may_continue,
     )
 
 

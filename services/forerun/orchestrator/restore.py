@@ -50,6 +50,15 @@ class History:
         """Calls of which it cannot be known whether they took effect."""
         return {key: self.asked[key] for key in sorted(self.intents) if key not in self.closed and key in self.asked}
 
+    def lingering(self) -> dict[tuple[int, int], event_pb2.AskedCall]:
+        """Calls that were answered, and may still take effect."""
+        return {key: self.asked[key] for key, one in sorted(self.closed.items()) if one.answer.may_continue}
+
+    def under_way(self) -> dict[tuple[int, int], event_pb2.AskedCall]:
+        """Calls without an answer and without an intent: what may be repeated of them may have been started."""
+        done = self.closed.keys() | self.intents
+        return {key: self.asked[key] for key in sorted(self.asked.keys() - done)}
+
 
 def read_on(history: History, messages: Sequence[Message]) -> None:
     """Reads the next messages of a journal, in order. Large observations stay in the store until somebody asks.
@@ -112,6 +121,7 @@ def _close(history: History, finished: event_pb2.CallFinished) -> None:
         failure=failure_of(finished.failure) if finished.HasField("failure") else None,
         served=_served(finished.served),
         provider_call_id=asked.provider_call_id,
+        may_continue=finished.may_continue or finished.status == common_pb2.CALL_STATUS_OUTCOME_UNKNOWN,
     )
     repeatable = key not in history.intents
     history.closed[key] = Closed(asked.action.tool, asked.action.arguments, answer, repeatable)

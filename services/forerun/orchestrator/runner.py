@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
 from forerun.core.ledger import EntryKind
@@ -22,63 +21,26 @@ from forerun.core.session import (
     Effect,
     Execute,
     ExecutionResult,
-    Failure,
     MergeFork,
     Promote,
     ReadShared,
     Record,
 )
-from forerun.orchestrator.certifier import Certifier
+from forerun.orchestrator.executions import Executions
 from forerun.orchestrator.journal import Journal
-from forerun.orchestrator.ledger import Outbox
-from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.outlet import Outlet
-from forerun.orchestrator.places import Places
+from forerun.orchestrator.ports import Ports
 from forerun.orchestrator.records import ledger_line, totals_message
-from forerun.orchestrator.results import Results
 from forerun.orchestrator.session import Session
-from forerun.orchestrator.shared import SharedGenerations
-from forerun.orchestrator.workers import Workers
 from forerun.runtime import subjects
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.policy import contract_message
-from forerun.runtime.tasks import TaskScope
 from forerun.v1 import common_pb2, session_pb2, verification_pb2
 
 _LOG: Final = logging.getLogger(__name__)
 _BUMP_SECONDS: Final = 4.0
 _RETRY_SECONDS: Final = 0.2
 _CLOSE_SECONDS: Final = 30.0
-_LEAST_SECONDS: Final = 0.001
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """What all sessions of a replica share.
-
-    Attributes:
-        workers: Runs tools.
-        certifier: The verifier.
-        shared: Generations of shared resources.
-        outbox: Ledger lines and audits.
-        tasks: Owns background work.
-        observer: Metrics, totals and traces.
-        places: What may run at the same time.
-        results: Large results that were stored.
-        partitions: Predictor partitions.
-        monotonic: The time for decisions.
-    """
-
-    workers: Workers
-    certifier: Certifier
-    shared: SharedGenerations
-    outbox: Outbox
-    tasks: TaskScope
-    observer: Observer
-    places: Places
-    results: Results
-    partitions: int
-    monotonic: Callable[[], float]
 
 
 class Runner:
@@ -98,12 +60,13 @@ class Runner:
         self._ports = ports
         self.step = ports.observer.step(session.context.session, session.context.agent)
         self._ended = ended
-        self._executions: dict[str, asyncio.Task[None]] = {}
+        self._executions = Executions(session, ports, self.outlet.client_tools, self.step, self._finished)
         self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
         self.leaving = False
+        self.settled = asyncio.Event()
         self.quiet = asyncio.Event()
         self.quiet.set()
 
@@ -151,10 +114,8 @@ class Runner:
                 self._execute(effect)
             case Promote():
                 self._promote(effect)
-            case CancelExecution(execution):
-                task = self._executions.get(execution)
-                if task is not None:
-                    task.cancel()
+            case CancelExecution():
+                self._executions.cancel(effect)
             case MergeFork():
                 self._spawn(self._merge(effect), "merge")
             case DropFork(fork):
@@ -201,14 +162,7 @@ class Runner:
         if effect.speculative and not self._may_launch(effect.execution):
             self._refuse_slot(effect)
             return
-        task = self._ports.tasks.spawn(self._run(effect), name=f"execute {effect.prepared.tool}")
-        self._executions[effect.execution] = task
-
-        def ended(_: object) -> None:
-            self._executions.pop(effect.execution, None)
-            self._ports.places.stopped(effect.execution)
-
-        task.add_done_callback(ended)
+        self._executions.start(effect)
 
     def _may_launch(self, execution: str) -> bool:
         """Takes a place for a speculation, at once: others may be launched before its task begins."""
@@ -219,45 +173,13 @@ class Runner:
 
     def _refuse_slot(self, effect: Execute) -> None:
         result = ExecutionResult(status=CallStatus.UNAVAILABLE, not_started=True, no_slot=True)
-        asyncio.get_running_loop().call_soon(self._finished, effect.execution, result)
+        asyncio.get_running_loop().call_soon(self._finished, effect, result)
 
-    async def _run(self, effect: Execute) -> None:
-        result = ExecutionResult(status=CallStatus.CANCELLED, failure=_STOPPED, not_started=True)
-        try:
-            if effect.speculative or effect.prepared.in_client:
-                result = _INTERRUPTED
-                result = await self._executed(effect)
-            else:
-                async with self._place(effect) as placed:
-                    result = _INTERRUPTED
-                    result = await self._executed(placed)
-        finally:
-            if effect.speculative and result.not_started and not result.preempted:
-                self._ports.observer.refused(effect.execution)
-                self._ports.places.closed(effect.execution)
-            self._finished(effect.execution, result)
-
-    @contextlib.asynccontextmanager
-    async def _place(self, effect: Execute) -> AsyncIterator[Execute]:
-        """Waits until the call may run; its time runs meanwhile."""
-        places, tenant, asked_at = self._ports.places, self.session.caller.tenant, self._now()
-        await places.take(tenant)
-        try:
-            waited = self._now() - asked_at
-            self._ports.observer.placed(waited)
-            yield replace(effect, timeout_seconds=max(_LEAST_SECONDS, effect.timeout_seconds - waited))
-        finally:
-            places.leave(tenant)
-
-    async def _executed(self, effect: Execute) -> ExecutionResult:
-        session = self.session
-        with self._ports.observer.execution(effect, self.step.context):
-            if effect.prepared.in_client:
-                return await self.outlet.client_tools.call(effect)
-            return await self._ports.workers.execute(effect, session.caller, session.context.session, session.label)
-
-    def _finished(self, execution: str, result: ExecutionResult) -> None:
-        self.apply(self.session.machine.execution_finished(execution, result, self._now()))
+    def _finished(self, effect: Execute, result: ExecutionResult) -> None:
+        if effect.speculative and result.not_started and not result.preempted:
+            self._ports.observer.refused(effect.execution)
+            self._ports.places.closed(effect.execution)
+        self.apply(self.session.machine.execution_finished(effect.execution, result, self._now()))
 
     def _promote(self, effect: Promote) -> None:
         session = self.session
@@ -282,12 +204,14 @@ class Runner:
 
     async def _bump_shared(self, effect: BumpShared) -> None:
         """Counts a write. Before a write it may fail, and the write does not start; after one it is owed."""
-        stored = False
+        shared, tenant, stored = self._ports.shared, self.session.caller.tenant, False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if effect.token is None else _BUMP_SECONDS):
                 while not stored:
                     try:
-                        await self._ports.shared.bump(self.session.caller.tenant, effect.keys)
+                        if effect.unsettled:
+                            await shared.unsettle(tenant, effect.keys)
+                        await shared.bump(tenant, effect.keys)
                         stored = True
                     except ForerunError:
                         await asyncio.sleep(_RETRY_SECONDS)
@@ -345,22 +269,30 @@ class Runner:
     # ------------------------------------------------------------ the end
 
     def close(self, reason: str) -> None:
-        """Ends the session."""
+        """Ends the session. Its client hears of it once all that ran has ended, or was given up; see `settled`."""
         if self.closed:
             return
+        self._executions.ending = True
         self.apply(self.session.machine.close(reason, self._now()))
-        self.outlet.send(session_pb2.ConnectResponse(ended=self.ended()))
         self._end()
-        self._spawn(self._forget_on_worker(), "close-session")
+        self._spawn(self._wind_down(), "close-session")
 
-    async def _forget_on_worker(self) -> None:
-        """Drops the session's workspace, once the journal has the session's end: only then it was ours to end."""
+    async def _wind_down(self) -> None:
+        """Tells the client of the end when everything has ended, and lets the worker forget the session."""
+        try:
+            await self._executions.wait()
+        finally:
+            self.settled.set()
+            self.outlet.send(session_pb2.ConnectResponse(ended=self.ended()))
+            self.outlet.disconnect()
+        # Only once the journal has the session's end it was ours to end.
         if await self.journal.drain(_CLOSE_SECONDS) and not self.journal.replaced:
             await self._ports.workers.close_session(self.session.caller, self.session.context.session)
 
     def ended(self) -> session_pb2.EndSessionResponse:
         """The session's totals, as the client gets them at its end."""
-        return session_pb2.EndSessionResponse(totals=totals_message(self.session.machine.totals, sessions=0))
+        totals = totals_message(self.session.machine.totals, sessions=0)
+        return session_pb2.EndSessionResponse(totals=totals, unsettled_executions=self._executions.unsettled)
 
     def lose(self) -> None:
         """Another owner has the session."""
@@ -368,6 +300,8 @@ class Runner:
             return
         self.apply(self.session.machine.lose("taken over", self._now()))
         self._end()
+        self.settled.set()
+        self.outlet.disconnect()
 
     def _end(self) -> None:
         self.closed = True
@@ -376,7 +310,3 @@ class Runner:
             self._timer.cancel()
         self.outlet.close()
         self._ended(self)
-
-
-_STOPPED: Final = Failure("CALL_CANCELLED", "the execution was stopped")
-_INTERRUPTED: Final = ExecutionResult(status=CallStatus.CANCELLED, failure=_STOPPED)

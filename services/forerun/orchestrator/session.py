@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forerun.core import limits
-from forerun.core.session import Failure, PreparedCall, SessionMachine
+from forerun.core.session import AskedCall, Failure, PreparedCall, SessionMachine
 from forerun.orchestrator.preparation import Preparation, Tool
 from forerun.orchestrator.records import EventContext
 from forerun.runtime.auth import Caller
 from forerun.runtime.policy import Policy
+from forerun.v1 import event_pb2
 
 
 class Recorded:
@@ -69,6 +70,12 @@ class Session:
             credential_scope=self.caller.credential_scope,
             session=self.context.session,
         )
+
+    def asked(self, message: event_pb2.AskedCall) -> AskedCall:
+        """A call that was asked for, prepared."""
+        action = message.action
+        prepared = self.prepare(action.tool, action.arguments)
+        return AskedCall(message.index, message.provider_call_id, action.tool, action.arguments, prepared)
 
     def prepare(self, tool: str, arguments: bytes) -> PreparedCall | Failure:
         """A prepared call, or why it is refused."""

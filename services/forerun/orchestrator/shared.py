@@ -2,16 +2,25 @@
 
 A generation is the revision of the mark's key: every write of the key gives a new, higher one, so counting needs no
 compare-and-set and concurrent writers cannot lose one another's.
+
+Beside the marks of a tenant is its index of resources whose last write may still take effect (`core/unsettled.py`).
+While a resource is there its marks have another generation at every look, so nothing that was read is ever fresh.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
-from forerun.core.freshness import bumps
-from forerun.runtime.bus import Bus
+from forerun.core.freshness import UNSETTLED, bumps
+from forerun.core.unsettled import Unsettled
+from forerun.runtime.bus import Bus, Entry, KeyConflict
 from forerun.runtime.topology import GENERATIONS
+
+_INDEX: Final = "unsettled"
+_ATTEMPTS: Final = 8
 
 
 class SharedGenerations:
@@ -19,20 +28,60 @@ class SharedGenerations:
 
     Args:
         bus: Where they are kept.
+        now: Epoch seconds.
     """
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, now: Callable[[], float]) -> None:
         self._bucket = bus.kv(GENERATIONS)
+        self._now = now
+        self._never_again = itertools.count(UNSETTLED)
+        self._newest = 0
 
     async def read(self, tenant: str, marks: Iterable[str]) -> Mapping[str, int]:
-        """The generations of marks; 0 for one that was never written.
+        """The generations of marks; 0 for one that was never written, a number above `UNSETTLED` for one that may be.
 
         Raises:
             Unavailable: they cannot be read, so nothing that depends on them may be committed.
         """
-        wanted = tuple(marks)
-        entries = await asyncio.gather(*(self._bucket.get(_key(tenant, mark)) for mark in wanted))
-        return {mark: 0 if entry is None else entry.revision for mark, entry in zip(wanted, entries, strict=True)}
+        wanted, known = tuple(marks), self._newest
+        index, *entries = await asyncio.gather(
+            self._bucket.get(_key(tenant, _INDEX)), *(self._bucket.get(_key(tenant, mark)) for mark in wanted)
+        )
+        revisions = [0 if entry is None else entry.revision for entry in entries]
+        if max(revisions, default=0) > known:
+            # Something was counted that nobody here had seen when this began. What was registered before that count
+            # may be missing in an index that was read beside it.
+            index = await self._bucket.get(_key(tenant, _INDEX))
+        self._newest = max(self._newest, *revisions)
+        unsettled = self._unsettled(index).marks(self._now())
+        return {
+            mark: next(self._never_again) if mark in unsettled else revision
+            for mark, revision in zip(wanted, revisions, strict=True)
+        }
+
+    async def unsettle(self, tenant: str, keys: Iterable[str]) -> None:
+        """Registers resources that a write may still change. To be called before its end is counted; may be repeated.
+
+        Raises:
+            Unavailable: it is not certain that they are registered.
+            KeyConflict: others registered at the same time, again and again.
+        """
+        key, written = _key(tenant, _INDEX), tuple(keys)
+        for attempt in range(_ATTEMPTS):
+            entry = await self._bucket.get(key)
+            value = self._unsettled(entry).adding(written, self._now()).encode()
+            try:
+                if entry is None:
+                    await self._bucket.create(key, value)
+                else:
+                    await self._bucket.update(key, value, entry.revision)
+                return
+            except KeyConflict:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+
+    def _unsettled(self, entry: Entry | None) -> Unsettled:
+        return Unsettled() if entry is None else Unsettled.decode(entry.value, self._now())
 
     async def bump(self, tenant: str, keys: Iterable[str]) -> None:
         """Counts a write of resources. May be repeated: a count too many only makes results stale.

@@ -261,6 +261,18 @@ class Workers:
         except ForerunError as error:
             _LOG.warning("promotion failed", extra={"fields": {"error.type": error.reason}})
 
+    async def stop(self, execution: str, caller: Caller, session: str) -> None:
+        """Stops an execution and waits until its tool has ended; what came of it comes by its own stream."""
+        try:
+            with rpc_errors():
+                await self.choose(session).stub.StopExecution(
+                    sandbox_pb2.StopExecutionRequest(execution=execution),
+                    timeout=limits.CANCEL_SETTLE_SECONDS,
+                    metadata=on_behalf_of(caller),
+                )
+        except ForerunError as error:
+            _LOG.info("an execution was not stopped", extra={"fields": {"error.type": error.reason}})
+
     async def merge(self, fork: str, caller: Caller, session: str) -> bool | None:
         """Merges a fork: True when it is merged, False when it certainly is not, None when nobody knows.
 
@@ -325,6 +337,7 @@ def _result(message: sandbox_pb2.ExecutionFinished, chunks: bytes) -> ExecutionR
         seconds=message.seconds,
         not_started=message.not_started,
         preempted=message.preempted,
+        may_continue=message.may_continue,
     )
 
 
@@ -334,7 +347,7 @@ def _too_large(size: int) -> ExecutionResult:
         f"the tool returned more than RESULT_BYTES ({limits.RESULT_BYTES}); give its contract an output_cap_bytes",
         {"limit": "RESULT_BYTES", "limit_bytes": str(limits.RESULT_BYTES), "size_bytes": str(size)},
     )
-    return ExecutionResult(status=CallStatus.REJECTED, failure=failure)
+    return ExecutionResult(status=CallStatus.REJECTED, failure=failure, may_continue=True)
 
 
 def _failed(error: ForerunError, *, speculative: bool, started: bool, seconds: float) -> ExecutionResult:
@@ -346,13 +359,16 @@ def _failed(error: ForerunError, *, speculative: bool, started: bool, seconds: f
             failure=failure_from(error),
             not_started=not started,
             no_slot=speculative and not started,
+            may_continue=started,
         )
     if isinstance(error, InvalidArgument | NotFound):
         return ExecutionResult(status=CallStatus.REJECTED, failure=failure_from(error), not_started=True)
     # A connection that was refused never carried the request. One that broke after Started may have done anything.
+    not_started = not started and error.metadata.get("connected") == "false"
     return ExecutionResult(
         status=CallStatus.UNAVAILABLE,
         failure=failure_from(error),
         seconds=seconds,
-        not_started=not started and error.metadata.get("connected") == "false",
+        not_started=not_started,
+        may_continue=not not_started,
     )

@@ -56,6 +56,11 @@ class TaskScope:
         self._tasks: dict[asyncio.Task[Any], bool] = {}
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """No more tasks are started."""
+        return self._closed
+
     def spawn(self, work: Coroutine[Any, Any, Any], *, name: str, critical: bool = False) -> asyncio.Task[Any]:
         """Runs work in the background.
 

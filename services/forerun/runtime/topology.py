@@ -287,7 +287,8 @@ _STREAMS: Final = (
 _BUCKETS: Final = (
     Bucket(POLICIES, "Policies and tool servers, versioned", 64 * _MIB, 512 * 1024),
     Bucket(BUDGETS, "Budget blocks leased to replicas, with their expiry", 64 * _MIB, 64 * 1024),
-    Bucket(GENERATIONS, "Generations of resources that sessions share", 512 * _MIB, 1024, ttl_seconds=30 * _DAY),
+    # The largest value is a tenant's index of resources that are not settled: UNSETTLED_BYTES.
+    Bucket(GENERATIONS, "Generations of resources that sessions share", 512 * _MIB, 32 * 1024, ttl_seconds=30 * _DAY),
     Bucket(EPOCHS, "Owner and epoch of each session", 512 * _MIB, 4096, ttl_seconds=30 * _DAY),
     Bucket(CALLSITES, "Gain, and on or off with its reason, of each call site", 256 * _MIB, 64 * 1024),
     Bucket(CONTROL, "The kill switch, for everyone and per tenant", 4 * _MIB, 4096),

@@ -251,9 +251,10 @@ def test_whoever_stops_an_execution_hears_when_its_tool_has_ended(tmp_path: Path
         loop = asyncio.get_running_loop()
         call = rig.ask()
         await asyncio.sleep(0.5)
-        again = asyncio.ensure_future(rig.engine.end("acme", call.id))
+        first = asyncio.ensure_future(rig.engine.end("acme", call.id))
+        await asyncio.sleep(0.5)
         await rig.engine.end("acme", call.id)
-        await again
+        await first
         assert (loop.time(), rig.connector.running) == (2.5, 0)
         assert (await call.end()).ended is Ended.CANCELLED
         for tenant in ("acme", "globex"):

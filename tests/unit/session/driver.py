@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from forerun.core.candidates import Candidate
 from forerun.core.contracts import Contract, Effect, ResourceTemplate, Scope, unknown
-from forerun.core.freshness import bumps
+from forerun.core.freshness import UNSETTLED, bumps
 from forerun.core.governor import Limits, Prices
 from forerun.core.identity import identity_of
 from forerun.core.ledger import EntryKind, LedgerEntry
@@ -116,6 +117,8 @@ class Driver:
     Attributes:
         seconds: How long each tool takes.
         results: What executions give instead of the default.
+        uncertain: Tools of which nobody knows whether they go on after they were stopped.
+        stop_seconds: How long tools take to stop that are waited for.
         now: Virtual time.
     """
 
@@ -123,6 +126,8 @@ class Driver:
     mode: Mode = Mode.EXACT
     seconds: dict[str, float] = field(default_factory=dict)
     results: dict[str, ExecutionResult] = field(default_factory=dict)
+    uncertain: set[str] = field(default_factory=set)
+    stop_seconds: float = 0.0
     merges: bool = True
     journal_up: bool = True
     verifier: Certificate = field(default_factory=lambda: Certificate(certified=True))
@@ -144,6 +149,8 @@ class Driver:
         self.dropped: list[str] = []
         self.merged: list[str] = []
         self.shared: dict[str, int] = {}
+        self.unsettled: set[str] = set()
+        self._never_again = itertools.count(UNSETTLED)
         self.world: dict[str, int] = {}
         self.log: list[str] = []
         self._events: list[tuple[float, int, Callable[[], list[fx.Effect]]]] = []
@@ -230,12 +237,17 @@ class Driver:
                     self._resume(token, self.journal_up)
             case Execute():
                 self._execute(effect)
-            case CancelExecution(execution):
+            case CancelExecution(execution, settle):
                 self.cancelled.append(execution)
                 stopped = self.running.pop(execution, None)
                 if stopped is not None:
-                    result = ExecutionResult(status=CallStatus.CANCELLED, failure=Failure("CALL_CANCELLED", ""))
-                    self.at(0.0, lambda: machine.execution_finished(execution, result, self.now))
+                    result = ExecutionResult(
+                        status=CallStatus.CANCELLED,
+                        failure=Failure("CALL_CANCELLED", ""),
+                        may_continue=not settle or stopped.prepared.tool in self.uncertain,
+                    )
+                    seconds = self.stop_seconds if settle else 0.0
+                    self.at(seconds, lambda: machine.execution_finished(execution, result, self.now))
             case Promote(execution, _):
                 self.promoted.append(execution)
             case MergeFork(fork, token):
@@ -244,9 +256,15 @@ class Driver:
             case DropFork(fork):
                 self.dropped.append(fork)
             case ReadShared(marks, token):
-                values: Mapping[str, int] = {mark: self.shared.get(mark, 0) for mark in marks}
+                values: Mapping[str, int] = {
+                    mark: next(self._never_again) if mark in self.unsettled else self.shared.get(mark, 0)
+                    for mark in marks
+                }
                 self._resume(token, values)
-            case BumpShared(keys, token):
+            case BumpShared(keys, token, unsettled):
+                self.log.append(f"count {' '.join(keys)}{' unsettled' if unsettled else ''}")
+                if unsettled:
+                    self.unsettled.update(bumps(keys))
                 for mark in bumps(keys):
                     self.shared[mark] = self.shared.get(mark, 0) + 1
                 if token is not None:

@@ -22,6 +22,7 @@ def taken_over(d: Driver, *, last_turn: int = 1, journalled: tuple[tuple[int, in
             last_turn=last_turn,
             closed={},
             unknown={},
+            lingering={},
             journalled=journalled,
             user_texts=(),
             now=d.now,

@@ -25,7 +25,8 @@ DEADLINE_DEFAULT_SECONDS: Final = 60.0
 
 MARGIN_SECONDS: Final = 5.0
 """After a call's own deadline, for the answer that says so."""
-_CLOSE_SECONDS: Final = 5.0
+# Longer than the platform waits for what it stops with the session (CANCEL_SETTLE_SECONDS).
+_CLOSE_SECONDS: Final = 8.0
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -10,7 +10,16 @@ from forerun.core.session.model import PreparedCall
 from forerun.core.taint import tainted
 
 _DEFAULT_TOOL_SECONDS = 0.5
-_NOT_PUBLISHED = frozenset({Refusal.COLD, Refusal.NOT_WORTH, Refusal.DUPLICATE, Refusal.TOO_FAST, Refusal.UNKNOWN_TOOL})
+_NOT_PUBLISHED = frozenset(
+    {
+        Refusal.COLD,
+        Refusal.NOT_WORTH,
+        Refusal.DUPLICATE,
+        Refusal.BEING_WRITTEN,
+        Refusal.TOO_FAST,
+        Refusal.UNKNOWN_TOOL,
+    }
+)
 
 
 def taint_of(c: Context, prepared: PreparedCall) -> tuple[str, ...]:
@@ -48,6 +57,8 @@ def refusal(
         return Refusal.NOT_ALLOWED
     if taint:
         return Refusal.TAINTED
+    if c.lingering.touches(prepared.private.depends):
+        return Refusal.BEING_WRITTEN
     if remembered(c, prepared):
         return Refusal.DUPLICATE
     if candidate.evidence < prices.minimum_evidence:

@@ -29,6 +29,7 @@ def call_answer(
         served=served,
         provider_call_id=call.asked.provider_call_id,
         waited_seconds=now - call.asked_at,
+        may_continue=call.may_continue,
     )
 
 

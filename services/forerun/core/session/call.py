@@ -41,6 +41,7 @@ class Call:
     attempts: int = 0
     retry_at: float = 0.0
     settling: int = 0
+    may_continue: bool = False
     policy_version: str = ""
     started_at: float = 0.0
     private: Recorded = field(default_factory=lambda: Recorded({}))

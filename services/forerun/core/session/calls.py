@@ -116,6 +116,7 @@ class Calls:
         last_turn: int,
         closed: Mapping[CallId, Closed],
         unknown: Mapping[CallId, AskedCall],
+        lingering: Mapping[CallId, AskedCall],
         journalled: Iterable[CallId],
     ) -> None:
         """Goes on where another owner stopped.
@@ -125,9 +126,11 @@ class Calls:
             last_turn: Highest turn of the journal.
             closed: Calls that were answered.
             unknown: Calls that may not be repeated, were about to start, and of which no end is known.
+            lingering: Further calls that may have started and of whose effect no end is known.
         """
         self.last_turn = last_turn
         self._keys.restore(last_turn, closed, journalled)
+        self._direct.restore({**lingering, **unknown})
         for key, asked in unknown.items():
             answer = CallAnswer(
                 call=key,
@@ -137,11 +140,10 @@ class Calls:
                 failure=INTERRUPTED,
                 served=Served.DIRECT,
                 provider_call_id=asked.provider_call_id,
+                may_continue=True,
             )
             self._keys.answered[key] = Closed(asked.tool, asked.arguments, answer, repeatable=False)
             self._c.append(CallFinished(answer))
-            if isinstance(asked.prepared, PreparedCall):
-                self._direct.bump(asked.prepared)
             self._c.record(
                 LedgerEntry(
                     kind=EntryKind.CALL,
@@ -280,8 +282,8 @@ class Calls:
         return min(times, default=None)
 
     def _abort(self, call: Call, status: CallStatus, failure: Failure) -> None:
-        if call.stage is Stage.RUNNING:
-            if self._direct.abort(call, failure):
+        if call.stage in (Stage.RUNNING, Stage.BACKING_OFF):
+            if self._direct.abort(call, status, failure):
                 return
         elif call.stage is Stage.JOINED:
             self._speculations.leave(call.id)

@@ -10,6 +10,7 @@ from forerun.core.ledger import LedgerEntry, Totals
 from forerun.core.outcomes import Mode
 from forerun.core.session.effects import Append, Effect, Record
 from forerun.core.session.events import JournalEvent
+from forerun.core.session.lingering import Lingering
 from forerun.core.session.memo import Memo
 from forerun.core.session.model import ExecutionResult, PreparedCall, SessionFacts, SessionPolicy
 from forerun.core.sites import Sites
@@ -63,6 +64,7 @@ class Context:
     now: float = 0.0
     effects: list[Effect] = field(default_factory=list)
     generations: Generations = field(default_factory=Generations)
+    lingering: Lingering = field(default_factory=Lingering)
     memo: Memo = field(default_factory=Memo)
     trusted: TrustedText = field(default_factory=TrustedText)
     timing: Timing = field(default_factory=Timing)

@@ -1,11 +1,13 @@
 """The way of a call to its tool: intent, count of a write before and after it, execution, retries, settling."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from forerun.core import limits
+from forerun.core.freshness import UNSETTLED
 from forerun.core.outcomes import CallStatus, Served
-from forerun.core.resources import conflicts
+from forerun.core.resources import ROOT, conflicts
 from forerun.core.session.answers import Close, call_answer
 from forerun.core.session.call import Call, Stage
 from forerun.core.session.context import Context
@@ -13,8 +15,10 @@ from forerun.core.session.effects import BumpShared, CancelExecution, Execute
 from forerun.core.session.events import CallFinished, CallIntent
 from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait
 from forerun.core.session.memo import Remembered
-from forerun.core.session.model import CallAnswer, ExecutionResult, Failure, PreparedCall
+from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
 from forerun.core.session.speculation import Speculations
+
+_ANYTHING = ((ROOT,), (ROOT,))
 
 
 class Direct:
@@ -25,7 +29,7 @@ class Direct:
         self._speculations = speculations
         self._close = close
         self._executions: dict[str, Call] = {}
-        self._abandoned: dict[str, PreparedCall] = {}
+        self._abandoned: dict[str, Call] = {}
 
     def start(self, call: Call) -> None:
         """Executes a call; nothing that is known may answer it."""
@@ -87,7 +91,9 @@ class Direct:
         """Takes the end of an execution; False where it is none of ours."""
         abandoned = self._abandoned.pop(execution, None)
         if abandoned is not None:
-            self.bump(abandoned)
+            if result.may_continue:
+                self._c.lingering.add(abandoned.id, abandoned.prepared.private.writes)
+            self.bump(abandoned.prepared)
             return True
         call = self._executions.pop(execution, None)
         if call is None:
@@ -97,7 +103,9 @@ class Direct:
         if result.status is CallStatus.OUTCOME_UNKNOWN and call.prepared.repeatable:
             # The way to the tool broke. For what may be repeated that is no more than a failed try.
             result = replace(result, status=CallStatus.UNAVAILABLE)
+        self._note_end(call, result)
         if self._may_retry(call, result):
+            self._bump_private(call.prepared)
             call.stage = Stage.BACKING_OFF
             wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (call.attempts - 1)
             call.retry_at = self._c.now + max(min(wait, limits.RETRY_BACKOFF_MAX_SECONDS), asked_wait(result))
@@ -111,6 +119,20 @@ class Direct:
             status = CallStatus.OUTCOME_UNKNOWN
         self._settle(call, status, result, result.failure)
         return True
+
+    def _note_end(self, call: Call, result: ExecutionResult) -> None:
+        """Notes whether a write may go on after this try of it. What other tries left is over with a staged one."""
+        if result.may_continue and call.prepared.writes:
+            self.linger(call)
+        elif call.prepared.forks and not result.not_started:
+            # Tries of a staged call share its fork and take turns in the workspace: the last one ends them all.
+            call.may_continue = False
+            self._c.lingering.settled(call.id)
+
+    def linger(self, call: Call) -> None:
+        """The call's write may take effect after its end."""
+        call.may_continue = True
+        self._c.lingering.add(call.id, call.prepared.private.writes)
 
     def _may_retry(self, call: Call, result: ExecutionResult) -> bool:
         """Whether to try again: never what may have taken effect, a tool that is away a few times.
@@ -136,34 +158,37 @@ class Direct:
         # before it, and who takes over must not find it open.
         call.settling = bool(prepared.shared.writes) + (not prepared.repeatable)
         if prepared.shared.writes:
-            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(partial(self._counted, call, answer))))
+            counted = self._c.token(partial(self._counted, call, answer))
+            self._c.emit(BumpShared(prepared.shared.writes, counted, unsettled=call.may_continue))
         if not prepared.repeatable:
             self._c.append(CallFinished(answer), partial(self._settled, call, answer))
+        elif call.settling:
+            self._c.append(CallFinished(answer))
         if not call.settling:
             self._close(call, answer, journal=True)
 
     def _counted(self, call: Call, answer: CallAnswer, counted: object) -> None:
         """The end of a write is counted, or owed: also when the session is somebody else's by now."""
         if counted is not True:
-            self._c.emit(BumpShared(call.prepared.shared.writes))
+            self._c.emit(BumpShared(call.prepared.shared.writes, unsettled=answer.may_continue))
         self._settled(call, answer, counted)
 
     def _settled(self, call: Call, answer: CallAnswer, _done: object) -> None:
         """One more thing is done, or owed: the tool has answered, so the agent gets the answer either way."""
         call.settling -= 1
         if call.stage is Stage.SETTLING and not call.settling:
-            self._close(call, answer, journal=call.prepared.repeatable)
+            self._close(call, answer, journal=False)
 
     def _bump_private(self, prepared: PreparedCall) -> None:
         if prepared.private.writes:
             self._c.generations.bump(prepared.private.writes)
             self._speculations.written()
 
-    def bump(self, prepared: PreparedCall) -> None:
+    def bump(self, prepared: PreparedCall, *, unsettled: bool = False) -> None:
         """Counts a write whose end nobody waits for."""
         self._bump_private(prepared)
         if prepared.shared.writes:
-            self._c.emit(BumpShared(prepared.shared.writes))
+            self._c.emit(BumpShared(prepared.shared.writes, unsettled=unsettled))
 
     def remember(self, call: Call, result: ExecutionResult) -> None:
         """Keeps a read for later calls, where nothing speaks against it."""
@@ -171,20 +196,22 @@ class Direct:
             return
         if call.policy_version != self._c.policy.version or self.being_written(call.prepared):
             return
+        if any(value >= UNSETTLED for value in call.shared.values()):
+            return
         entry = Remembered(result, call.private, call.shared, call.started_at)
         self._c.memo.put(call.prepared.identity, entry)
 
     def being_written(self, prepared: PreparedCall) -> bool:
-        """A write that runs may have changed what the call depends on: only a look at the tool tells.
+        """A write that runs, or may go on, may have changed what the call depends on: only a look at the tool tells.
 
         Generations count the start and the end of a write. What was read in between is no older than its start, and
         yet may be from before its effect.
         """
-        writing = [one.prepared for one in self._executions.values()]
-        return any(
-            conflicts(prepared.private.depends, one.private.writes)
-            for one in (*writing, *self._abandoned.values())
-            if one.private.writes
+        depends = prepared.private.depends
+        return self._c.lingering.touches(depends) or any(
+            conflicts(depends, one.prepared.private.writes)
+            for one in (*self._executions.values(), *self._abandoned.values())
+            if one.prepared.private.writes
         )
 
     def _refuse(self, call: Call, failure: Failure) -> None:
@@ -192,21 +219,40 @@ class Direct:
         answer = call_answer(call, self._c.now, CallStatus.UNAVAILABLE, None, failure, Served.UNSPECIFIED)
         self._close(call, answer, journal=True)
 
-    def abort(self, call: Call, failure: Failure) -> bool:
+    def abort(self, call: Call, status: CallStatus, failure: Failure) -> bool:
         """Stops the execution of a call. True where its end is under way by that, and not for others to tell."""
-        del self._executions[call.execution]
-        # It may still change something until it has really stopped: its write is counted then, once more.
-        self._abandoned[call.execution] = call.prepared
-        self._c.emit(CancelExecution(call.execution))
-        if not call.prepared.repeatable:
-            self._settle(call, CallStatus.OUTCOME_UNKNOWN, None, failure)
-            return True
-        self.bump(call.prepared)
-        return False
+        writes = call.prepared.writes
+        if self._executions.pop(call.execution, None) is not None:
+            self._c.emit(CancelExecution(call.execution, settle=writes))
+            if writes:
+                # It may still change something until it has really stopped: its write is counted then, once more.
+                self._abandoned[call.execution] = call
+                call.may_continue = True
+            if not call.prepared.repeatable:
+                status = CallStatus.OUTCOME_UNKNOWN
+        if not writes and call.prepared.repeatable:
+            return False
+        self._settle(call, status, None, failure)
+        return True
+
+    def restore(self, lingering: Mapping[CallId, AskedCall]) -> None:
+        """Takes over writes of an earlier owner that may still take effect."""
+        shared: dict[str, None] = {}
+        for key, asked in lingering.items():
+            call = asked.prepared
+            # What cannot be prepared any more did run once, and nobody knows what it wrote.
+            private, public = (call.private.writes, call.shared.writes) if isinstance(call, PreparedCall) else _ANYTHING
+            self._c.lingering.add(key, private)
+            shared |= dict.fromkeys(public)
+        if shared:
+            self._c.emit(BumpShared(tuple(shared), unsettled=True))
 
     def release_all(self) -> None:
         """Another owner goes on: what it may repeat is stopped here, the rest is left alone."""
         for execution, call in self._executions.items():
             if call.prepared.repeatable:
                 self._c.emit(CancelExecution(execution))
+            if call.prepared.shared.writes:
+                # Said here, too: perhaps nobody comes to go on with the session.
+                self._c.emit(BumpShared(call.prepared.shared.writes, unsettled=True))
         self._executions.clear()

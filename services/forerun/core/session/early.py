@@ -81,6 +81,7 @@ class EarlyIssue:
             and not prepared.in_client
             and not self._speculations.knows(prepared)
             and not remembered(self._c, prepared)
+            and not self._c.lingering.touches(prepared.private.depends)
             and not taint_of(self._c, prepared)
         )
 

@@ -58,9 +58,14 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class CancelExecution:
-    """Stop an execution, down to the tool. Its end still comes."""
+    """Stop an execution, down to the tool. Its end still comes.
+
+    Attributes:
+        settle: Not before the tool has really ended, within `CANCEL_SETTLE_SECONDS`.
+    """
 
     execution: str
+    settle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +93,15 @@ class ReadShared:
 
 @dataclass(frozen=True, slots=True)
 class BumpShared:
-    """Count a write of shared resources. Answer True when it is stored; without a token it is owed until it is."""
+    """Count a write of shared resources. Answer True when it is stored; without a token it is owed until it is.
+
+    Attributes:
+        unsettled: The write may still take effect: that is said to all sessions before it is counted.
+    """
 
     keys: tuple[str, ...]
     token: int | None = None
+    unsettled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

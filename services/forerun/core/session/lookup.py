@@ -30,7 +30,7 @@ class Lookup:
 
     def look(self, call: Call) -> None:
         """Looks for a result that may answer the call; where there is none, it is executed."""
-        if self._c.mode is not Mode.EXACT:
+        if self._c.mode is not Mode.EXACT or self._direct.being_written(call.prepared):
             self._direct.start(call)
             return
         call.stage = Stage.LOOKING
@@ -105,7 +105,8 @@ class Lookup:
             self._direct.start(call)
             return
         if isinstance(committed, Uncertain):
-            self._direct.bump(call.prepared)
+            self._direct.linger(call)
+            self._direct.bump(call.prepared, unsettled=True)
             unknown = CallStatus.OUTCOME_UNKNOWN
             answer = call_answer(call, self._c.now, unknown, None, UNCERTAIN_MERGE, Served.DIRECT)
             self._close(call, answer, journal=True)

@@ -98,6 +98,7 @@ class SessionMachine:
         last_turn: int,
         closed: Mapping[CallId, Closed],
         unknown: Mapping[CallId, AskedCall],
+        lingering: Mapping[CallId, AskedCall],
         journalled: Iterable[CallId],
         user_texts: Iterable[str],
         now: float,
@@ -110,6 +111,7 @@ class SessionMachine:
             last_turn: See `Calls.restore`.
             closed: See `Calls.restore`.
             unknown: See `Calls.restore`.
+            lingering: See `Calls.restore`.
             journalled: See `Calls.restore`.
             user_texts: What the user said so far.
             now: The time.
@@ -120,7 +122,7 @@ class SessionMachine:
             self._c.trusted.add(text)
         self._c.purse.empty()
         self._c.append(event)
-        self._calls.restore(last_turn, closed, unknown, journalled)
+        self._calls.restore(last_turn, closed, unknown, lingering, journalled)
         return self._drain()
 
     def user_turn(self, text: str, now: float, *, event_id: str = "") -> list[Effect]:

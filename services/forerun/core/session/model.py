@@ -66,6 +66,11 @@ class PreparedCall:
     in_client: bool = False
 
     @property
+    def writes(self) -> bool:
+        """It changes something."""
+        return bool(self.private.writes or self.shared.writes)
+
+    @property
     def repeatable(self) -> bool:
         """It may be executed again when its outcome is not known."""
         return repeatable(self.contract)
@@ -125,6 +130,7 @@ class ExecutionResult:
         not_started: It certainly never reached the tool.
         preempted: It was stopped for authoritative work.
         no_slot: It was refused because no slot was free.
+        may_continue: The tool was reached, and what it was told to do may still take effect.
         stored_bytes: Size of a content that is not here but in the object store, under its digest.
     """
 
@@ -138,6 +144,7 @@ class ExecutionResult:
     not_started: bool = False
     preempted: bool = False
     no_slot: bool = False
+    may_continue: bool = False
     stored_bytes: int = 0
 
 
@@ -154,6 +161,7 @@ class CallAnswer:
         served: How it was answered.
         provider_call_id: Echo.
         waited_seconds: From ask to answer.
+        may_continue: It writes, and may still take effect.
     """
 
     call: CallId
@@ -164,6 +172,7 @@ class CallAnswer:
     served: Served
     provider_call_id: str = ""
     waited_seconds: float = 0.0
+    may_continue: bool = False
 
 
 @dataclass(frozen=True, slots=True)

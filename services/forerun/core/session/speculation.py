@@ -4,7 +4,7 @@ from collections.abc import Collection
 from functools import partial
 
 from forerun.core.contracts import staleness_seconds
-from forerun.core.freshness import fresh
+from forerun.core.freshness import UNSETTLED, fresh
 from forerun.core.governor import Refusal
 from forerun.core.identity import Identity
 from forerun.core.ledger import EntryKind, LedgerEntry
@@ -66,7 +66,10 @@ class Speculations:
         if speculation.stage is Stage.CLOSED:
             return
         if marks is None:
-            self._never_started(speculation, "shared generations cannot be read")
+            self._never_started(speculation, Refusal.NO_SLOT)
+            return
+        if any(value >= UNSETTLED for value in marks.values()):
+            self._never_started(speculation, Refusal.BEING_WRITTEN)
             return
         speculation.shared = marks
         self._start(speculation)
@@ -89,10 +92,10 @@ class Speculations:
             )
         )
 
-    def _never_started(self, speculation: Speculation, reason: str) -> None:
+    def _never_started(self, speculation: Speculation, reason: Refusal) -> None:
         """Nothing was executed, so it was no speculation: the reservation returns, the decision is recorded."""
         self._forget(speculation)
-        self._not_launched(speculation, Refusal.NO_SLOT)
+        self._not_launched(speculation, reason)
 
     def finished(self, execution: str, result: ExecutionResult) -> bool:
         """Takes the end of an execution; False where it is none of ours."""
@@ -102,7 +105,7 @@ class Speculations:
         if speculation.stage is not Stage.RUNNING:
             return True
         if result.no_slot or (result.not_started and not result.preempted):
-            self._never_started(speculation, "no slot")
+            self._never_started(speculation, Refusal.NO_SLOT)
             return True
         self._stopped(speculation)
         speculation.result = result
@@ -184,7 +187,7 @@ class Speculations:
             return False
         if speculation.stage is Stage.STARTING:
             # It has not begun: the call does not wait for a place in the speculative queue.
-            self._never_started(speculation, "asked for before it started")
+            self._never_started(speculation, Refusal.NO_SLOT)
             return False
         speculation.joined, speculation.joined_at, speculation.call = then, self._c.now, call
         if speculation.stage is Stage.READY:

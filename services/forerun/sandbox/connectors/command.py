@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.core.canonical import JsonValue
-from forerun.runtime.errors import ErrorReason
+from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, text_media_type
 from forerun.sandbox.connectors.templates import fill_argv, session_text, text_of
@@ -92,7 +92,11 @@ class CommandConnector:
 
     def ends_with_call(self, invocation: Invocation) -> bool:
         """Whether killing it is the end: where it could change its fork only, or had no network to ask others over."""
-        return bool(invocation.fork) or self._ladder.strongest is not LevelName.PROCESS
+        try:
+            level = self._ladder.choose(invocation.tool.server.min_isolation).name
+        except FailedPrecondition:
+            return True  # nothing ran
+        return bool(invocation.fork) or level is not LevelName.PROCESS
 
     async def close_session(self, owner: Owner) -> None:
         """Drops the session's workspace."""

@@ -123,7 +123,8 @@ class Execution:
         if not self.begun:
             # A task that is cancelled before its first step would never run, and never give its seat back.
             self.withdrawn = True
-        elif self.task is not None and not self.decided:
+        elif self.task is not None and not self.decided and not self.task.cancelling():
+            # Once: a second one would cut short how the tool is ended.
             self.task.cancel()
 
     def promote(self, slots: Slots, timeout_seconds: float) -> bool:

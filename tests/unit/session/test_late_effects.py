@@ -1,0 +1,222 @@
+"""Writes that end without an answer of their tool: what is known of their resources is not served after them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from forerun.core import limits
+from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
+from forerun.core.session import AskedCall, CallFinished, ExecutionResult, Failure, SessionOpened
+from forerun.core.session.lingering import Lingering
+from tests.unit.session.driver import Driver, asked, prepared, proposal
+
+BROKEN = ExecutionResult(
+    status=CallStatus.OUTCOME_UNKNOWN, failure=Failure("TOOL_FAILED", ""), seconds=1.0, may_continue=True
+)
+
+
+def served(d: Driver, turn: int, tool: str, number: int) -> Served:
+    """How a call is answered that is asked for now."""
+    d.ask(turn, asked(0, tool, id=number))
+    d.run(until=d.now + 3.0)
+    return d.answers[(turn, 0)].served
+
+
+def cut_off(d: Driver, tool: str, how: str) -> None:
+    """Message 1 is a write of number 1 that gets no answer of its tool."""
+    d.seconds[tool] = 100.0
+    d.ask(1, asked(0, tool, id=1, v=1), timeout_seconds=2.0 if how == "timeout" else 50.0)
+    d.run(until=1.0)
+    if how == "cancel":
+        d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=3.0)
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+@pytest.mark.parametrize("tool", ["set", "put"])
+def test_what_depends_on_a_write_that_may_go_on_is_always_executed(tool: str, how: str) -> None:
+    d = Driver(uncertain={tool})
+    cut_off(d, tool, how)
+    d.propose(proposal("get", id=1), proposal("get", id=2))
+    d.run(until=6.0)
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+    assert [served(d, turn, "get", 2) for turn in (4, 5)] == [Served.READY, Served.MEMO]
+    assert d.refusals() == ["being_written"]
+    finished = [event.answer for event in d.journal if isinstance(event, CallFinished)]
+    assert [answer.may_continue for answer in finished] == [True, False, False, False, False]
+
+
+def test_reads_of_it_that_are_asked_for_side_by_side_do_not_wait_for_each_other() -> None:
+    d = Driver(uncertain={"set"})
+    cut_off(d, "set", "timeout")
+    d.ask(2, asked(0, "get", id=1))
+    d.ask(3, asked(0, "get", id=1))
+    d.run()
+    assert [d.answers[(turn, 0)].served for turn in (2, 3)] == [Served.DIRECT] * 2
+    assert sum(tool == "get" for tool, _, _ in d.executed) == 2
+
+
+def test_a_write_whose_tool_has_really_ended_leaves_nothing_behind() -> None:
+    d = Driver(stop_seconds=5.5)
+    cut_off(d, "set", "timeout")
+    assert d.answers[(1, 0)].status is CallStatus.OUTCOME_UNKNOWN, "the agent does not wait for the real end"
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2, "not before it has"
+    assert [served(d, turn, "get", 1) for turn in (4, 5)] == [Served.DIRECT, Served.MEMO]
+
+
+def test_a_read_that_is_taken_back_is_not_waited_for() -> None:
+    d = Driver(stop_seconds=50.0, uncertain={"get"})
+    cut_off(d, "get", "cancel")
+    assert d.cancelled and not d.answers[(1, 0)].may_continue
+    d.seconds["get"] = 1.0
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT, Served.MEMO]
+
+
+def test_an_answer_that_is_no_end_counts_like_none() -> None:
+    d = Driver()
+    d.results["set"] = ExecutionResult(status=CallStatus.OK, digest="sha256:1", may_continue=True)
+    d.ask(1, asked(0, "set", id=1, v=1))
+    d.run()
+    assert d.answers[(1, 0)].status is CallStatus.OK
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+
+
+def test_a_try_that_may_go_on_counts_although_the_next_one_is_answered() -> None:
+    d = Driver()
+    d.results["put"] = BROKEN
+    d.ask(1, asked(0, "put", id=1, v=1))
+    d.run(until=2.05)
+    del d.results["put"]
+    d.run(until=8.0)
+    assert (d.answers[(1, 0)].status, d.answers[(1, 0)].may_continue) == (CallStatus.OK, True)
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+
+
+def test_a_staged_write_that_is_done_again_settles_its_earlier_tries() -> None:
+    d = Driver()
+    d.results["build"] = BROKEN
+    d.ask(1, asked(0, "build", id=1))
+    d.run(until=2.05)
+    del d.results["build"]
+    d.run(until=8.0)
+    assert (d.answers[(1, 0)].status, d.answers[(1, 0)].may_continue) == (CallStatus.OK, False)
+    assert [served(d, turn, "look", 1) for turn in (2, 3)] == [Served.DIRECT, Served.MEMO]
+
+
+def test_a_write_that_is_given_up_between_two_tries_may_go_on() -> None:
+    d = Driver()
+    d.results["put"] = replace(BROKEN, failure=Failure("TOOL_FAILED", "", retry_after_seconds=5.0))
+    d.ask(1, asked(0, "put", id=1, v=1), timeout_seconds=10.0)
+    d.run(until=3.0)
+    d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=4.0)
+    assert (d.answers[(1, 0)].status, d.answers[(1, 0)].may_continue) == (CallStatus.CANCELLED, True)
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+
+
+def test_what_never_reached_its_tool_leaves_nothing_behind() -> None:
+    d = Driver()
+    d.results["set"] = ExecutionResult(status=CallStatus.REJECTED, failure=Failure("QUEUE_FULL", ""), not_started=True)
+    d.ask(1, asked(0, "set", id=1, v=1))
+    d.run()
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT, Served.MEMO]
+
+
+def test_above_the_bound_it_is_everything() -> None:
+    lingering = Lingering()
+    for number in range(limits.LINGERING_WRITES):
+        lingering.add((1, number), (f"orders/{number}",))
+    assert lingering.touches(["orders/7"]) and not lingering.touches(["users/1"])
+    lingering.settled((1, 7))
+    assert not lingering.touches(["orders/7"])
+    for number in range(2):
+        lingering.add((2, number), (f"more/{number}",))
+    assert lingering.touches(["users/1"]) and not lingering.touches([])
+
+
+# ---------------------------------------------------------------- shared resources
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+def test_other_sessions_are_told_before_the_agent_hears_of_the_end(how: str) -> None:
+    d = Driver(uncertain={"sell"})
+    d.propose(proposal("stock", id=1))
+    d.run(until=3.0)
+    d.seconds["sell"] = 100.0
+    d.ask(1, asked(0, "sell", id=1, v=1), timeout_seconds=2.0)
+    d.run(until=4.0)
+    if how == "cancel":
+        d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=6.0)
+    assert d.log.count("count stock/1 unsettled") == 1
+    assert [served(d, turn, "stock", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+    assert d.outcomes() == {Outcome.STALE: 1}
+
+
+def test_nothing_starts_ahead_that_depends_on_a_shared_resource_that_may_be_written() -> None:
+    d = Driver()
+    d.unsettled.update({"self:stock/1"})
+    d.propose(proposal("stock", id=1), proposal("stock", id=2))
+    d.run(until=3.0)
+    assert d.refusals() == ["being_written"]
+    assert [arguments for _, arguments, _ in d.executed] == [b'{"id": 2}']
+
+
+def test_who_loses_a_session_says_what_it_leaves_running() -> None:
+    d = Driver()
+    d.seconds["sell"] = 100.0
+    d.ask(1, asked(0, "sell", id=1, v=1))
+    d.run(until=1.0)
+    d.do(d.machine.lose("taken over", d.now))
+    assert d.log[-1] == "count stock/1 unsettled"
+
+
+# ---------------------------------------------------------------- the next owner
+
+
+def restored(**calls: AskedCall) -> Driver:
+    """A machine that goes on: `unknown` was about to start, `lingering` was answered or may be repeated."""
+    d = Driver()
+    effects = d.machine.restore(
+        SessionOpened((), Mode.EXACT, False, "test", ""),
+        number=7,
+        last_turn=1,
+        closed={},
+        unknown={(1, 0): calls["unknown"]} if "unknown" in calls else {},
+        lingering={(1, 0): calls["lingering"]} if "lingering" in calls else {},
+        journalled=[(1, 0)],
+        user_texts=[],
+        now=0.0,
+    )
+    d.do(effects)
+    return d
+
+
+@pytest.mark.parametrize("kind", ["unknown", "lingering"])
+def test_the_next_owner_knows_what_may_still_happen(kind: str) -> None:
+    d = restored(**{kind: asked(0, "set", id=1, v=1)})
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+    assert [served(d, turn, "get", 2) for turn in (4, 5)] == [Served.DIRECT, Served.MEMO]
+    shared = restored(**{kind: asked(0, "sell", id=1, v=1)})
+    assert "count stock/1 unsettled" in shared.log
+
+
+def test_a_call_that_cannot_be_prepared_any_more_may_have_written_anything() -> None:
+    gone = AskedCall(0, "", "gone", b"{}", Failure("TOOL_NOT_FOUND", "no such tool"))
+    d = restored(unknown=gone)
+    assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+    assert "count * unsettled" in d.log
+
+
+def test_a_staged_write_that_is_sent_again_to_the_next_owner_settles_it() -> None:
+    d = restored(lingering=asked(0, "build", id=1))
+    assert [served(d, turn, "look", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
+    d.ask(1, asked(0, "build", id=1))
+    d.run()
+    assert [served(d, turn, "look", 1) for turn in (4, 5)] == [Served.DIRECT, Served.MEMO]
+
+
+def test_reads_do_not_write() -> None:
+    assert not prepared("get", id=1).writes and prepared("sell", id=1).writes
