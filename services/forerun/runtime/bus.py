@@ -64,9 +64,9 @@ class MessageTooLarge(InvalidArgument):
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
             ErrorReason.MESSAGE_TOO_LARGE,
-            f"a message of {size_bytes} bytes, headers included, is above MAX_MESSAGE_BYTES ({limit_bytes}); "
+            f"a message of {size_bytes} bytes, headers included, is above BUS_MESSAGE_BYTES ({limit_bytes}); "
             "put the body into objects() and send its digest",
-            metadata={"size_bytes": str(size_bytes), "limit_bytes": str(limit_bytes)},
+            metadata={"limit": "BUS_MESSAGE_BYTES", "size_bytes": str(size_bytes), "limit_bytes": str(limit_bytes)},
         )
 
 

@@ -317,8 +317,9 @@ def message_too_large(size_bytes: int, limit_bytes: int) -> ResourceExhausted:
     """The error of a message above its channel's limit. Repeating it cannot help."""
     return ResourceExhausted(
         ErrorReason.MESSAGE_TOO_LARGE,
-        f"a message of {size_bytes} bytes is above the limit of {limit_bytes} bytes; send it in chunks or by digest",
-        metadata={"size_bytes": str(size_bytes), "limit_bytes": str(limit_bytes)},
+        f"a message of {size_bytes} bytes is above the limit of {limit_bytes} bytes (MESSAGE_BYTES); send it in chunks "
+        "or by digest",
+        metadata={"limit": "MESSAGE_BYTES", "size_bytes": str(size_bytes), "limit_bytes": str(limit_bytes)},
     )
 
 

@@ -376,7 +376,7 @@ async def test_messages_up_to_the_limit_pass_and_larger_ones_name_size_and_limit
             await world.stub.once(request, timeout=5)
         error = refused.value
         assert error.reason is ErrorReason.MESSAGE_TOO_LARGE
-        assert error.metadata == {"size_bytes": str(size), "limit_bytes": str(LIMIT)}
+        assert error.metadata == {"limit": "MESSAGE_BYTES", "size_bytes": str(size), "limit_bytes": str(LIMIT)}
         assert str(size) in error.message
         assert str(LIMIT) in error.message
     stream = world.stub.both()

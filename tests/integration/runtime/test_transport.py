@@ -142,7 +142,11 @@ async def test_sizes_around_the_limit_work_or_give_one_clear_error(megabytes: fl
             with pytest.raises(ResourceExhausted) as raised, rpc_errors():
                 await way()
             assert raised.value.reason is ErrorReason.MESSAGE_TOO_LARGE
-            assert raised.value.metadata == {"size_bytes": str(size), "limit_bytes": str(limits.MESSAGE_BYTES)}
+            assert raised.value.metadata == {
+                "limit": "MESSAGE_BYTES",
+                "size_bytes": str(size),
+                "limit_bytes": str(limits.MESSAGE_BYTES),
+            }
     assert calls == (2 if fits else 1)
     await network.close()
     await server.stop(0)

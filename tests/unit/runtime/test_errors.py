@@ -124,5 +124,5 @@ def test_the_transports_size_error_names_size_and_limit() -> None:
     text = "CLIENT: Received message larger than max (5000000 vs. 4194304)"
     error = from_rpc_error(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
     assert (type(error), error.reason) == (ResourceExhausted, ErrorReason.MESSAGE_TOO_LARGE)
-    assert error.metadata == {"size_bytes": "5000000", "limit_bytes": "4194304"}
+    assert error.metadata == {"limit": "MESSAGE_BYTES", "size_bytes": "5000000", "limit_bytes": "4194304"}
     assert "chunks" in error.message

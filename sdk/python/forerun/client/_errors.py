@@ -175,8 +175,9 @@ def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> StreamFailure:
         message = f"no platform answers at {address} ({message}); locally, `forerun up` starts one"
         metadata["address"] = address
     if info is None and (large := _TOO_LARGE.search(message)) is not None:
-        reason, message = "MESSAGE_TOO_LARGE", f"a message of {large[1]} bytes is above the limit of {large[2]} bytes"
-        metadata.update(size_bytes=large[1], limit_bytes=large[2])
+        reason = "MESSAGE_TOO_LARGE"
+        message = f"a message of {large[1]} bytes is above the limit of {large[2]} bytes (MESSAGE_BYTES)"
+        metadata.update(limit="MESSAGE_BYTES", size_bytes=large[1], limit_bytes=large[2])
     kind = SessionClosed if reason in _SESSION_REASONS else _CLASS_OF_CODE.get(code, PlatformError)
     transient = code in _TRANSIENT or (code in _TORN and info is None)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -340,7 +340,7 @@ class AsyncSession:
         if timeout_seconds is not None and not 0 < timeout_seconds <= DEADLINE_MAX_SECONDS:
             raise InvalidRequest(
                 "ARGUMENT_INVALID",
-                f"timeout_seconds must be above 0 and at most {DEADLINE_MAX_SECONDS:g}",
+                f"timeout_seconds must be above 0 and at most {DEADLINE_MAX_SECONDS:g} (DEADLINE_MAX_SECONDS)",
                 metadata={"argument": "timeout_seconds"},
             )
         if len({id(call) for call in calls}) != len(calls):
@@ -442,8 +442,9 @@ class AsyncSession:
 
 
 def _too_much(unit: str, found: int, limit: int) -> InvalidRequest:
+    bound = "CALLS_PER_MESSAGE" if unit == "calls" else "MESSAGE_BYTES"
     return InvalidRequest(
         "MESSAGE_TOO_LARGE",
-        f"one message may have {limit} {unit}, this one has {found}; send less, or split it into two messages",
-        metadata={"found": str(found), "limit": str(limit), "unit": unit},
+        f"one message may have {limit} {unit} ({bound}), this one has {found}; send less, or in two messages",
+        metadata={"limit": bound, "found": str(found), "most": str(limit), "unit": unit},
     )

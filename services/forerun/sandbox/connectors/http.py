@@ -138,7 +138,10 @@ class HttpConnector:
                     Ended.REJECTED, ErrorReason.LIMIT_OUTPUT,
                     f"the answer of {invocation.tool.name} is longer than {self._max_bytes} bytes; set "
                     "output_cap_bytes in its contract, or max_observation_bytes of the sandbox service",
-                    metadata={"limit_bytes": str(self._max_bytes)},
+                    metadata={
+                        "limit": "RESULT_BYTES", "limit_bytes": str(self._max_bytes),
+                        "setting": "FORERUN_SANDBOX_MAX_OBSERVATION_BYTES",
+                    },
                 )  # fmt: skip
             sink(chunk)
         content = bytes(body)

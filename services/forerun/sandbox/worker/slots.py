@@ -116,7 +116,8 @@ class Slots:
             self._waiters.remove(waiter)
             raise ResourceExhausted(
                 ErrorReason.QUEUE_FULL,
-                f"{self._queue} authoritative calls wait on this worker already; see authoritative_queue",
+                f"{self._queue} authoritative calls wait on this worker already (CALL_QUEUE); see authoritative_queue",
+                metadata={"limit": "CALL_QUEUE", "setting": "FORERUN_SANDBOX_AUTHORITATIVE_QUEUE"},
             )
         self._changed()
         try:
