@@ -130,7 +130,9 @@ def staleness(evidence: Evidence) -> Iterator[str]:
         execution = evidence.source(one)
         if execution is None:
             continue
-        age = given[one.session, one.turn, one.index] - execution.started_at
+        # Where clocks jump, only the time of the ask is sure; then it is no older than this.
+        served_at = one.asked_at if "clock" in evidence.kinds else given[one.session, one.turn, one.index]
+        age = served_at - execution.started_at
         if age > _STALENESS_SECONDS + 0.5:
             yield f"1: {name_of(one)}: served {one.served} at the age of {age:.3f} s"
 
@@ -167,7 +169,7 @@ def endings(evidence: Evidence) -> Iterator[str]:
         if execution is None or execution.ended_at is None:
             continue
         late = execution.ended_at - (lines[0].at_seconds - evidence.epoch_seconds)
-        if late > _CANCEL_SECONDS:
+        if late > _CANCEL_SECONDS and "clock" not in evidence.kinds:
             yield f"5: {execution.tool} {key} went on for {late:.2f} s after it had ended {outcome_of(lines[0])}"
         if quiet and key in evidence.speculations and outcome_of(lines[0]) == "joined" and key not in evidence.promoted:
             yield f"5: {execution.tool} {key} was joined by a call and never promoted"
@@ -193,7 +195,7 @@ def audits(evidence: Evidence) -> Iterator[str]:
             continue
         first = next((one for one in evidence.world.log if one.key == line.speculation), None)
         seconds = [one for one in evidence.world.log if one.audit and f"sha256:{one.digest}" == line.digest]
-        if first is None or not seconds:
+        if first is None or not seconds or first.lied or seconds[-1].lied:
             continue
         written = any(
             first.read_at < execution.read_at < seconds[-1].read_at

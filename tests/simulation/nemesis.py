@@ -8,6 +8,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,18 +29,22 @@ from forerun.runtime.network import NetworkOptions
 from forerun.runtime.network_inbound import Inbound
 from forerun.runtime.tracing import Tracing
 from forerun.v1 import session_pb2, session_pb2_grpc
+from tests.simulation.clocks import ShiftedClock
+from tests.simulation.faults import CountedFaults
 from tests.simulation.people import OPERATOR, PEOPLE, Person, token_file
 from tests.simulation.policy import Policy, draw_policy
 from tests.simulation.wiretap import TappedNetwork, Wiretap
 from tests.simulation.world import Temper
 
-KINDS: Final = ("tools", "messages", "appends", "broker", "network", "restart", "crash", "switch", "policy")
+KINDS: Final = ("tools", "messages", "appends", "broker", "network", "restart", "crash", "switch", "policy", "clock")
 """Every kind of fault; a run has some of them."""
 CALM: Final = ("tools", "messages")
 """Kinds in which nobody loses what they know: all books can be judged."""
 
 _HORIZON_SECONDS: Final = 45.0
 _RESTART_TRIES: Final = 60
+_BUSY_SECONDS: Final = 5.0
+_TURNS: Final = 16
 _STOP_SECONDS: Final = 6.0
 REPLICAS: Final = ("orchestrator", "orchestrator-2")
 """Any of them may own a session."""
@@ -68,7 +73,7 @@ def draw_temper(chance: random.Random, kinds: frozenset[str]) -> Temper:
     """How the tools behave."""
     if "tools" not in kinds:
         return Temper()
-    shares = [chance.choice([0.0, 0.03, 0.08, 0.15]) for _ in range(8)]
+    shares = [chance.choice([0.0, 0.03, 0.08, 0.15]) for _ in range(10)]
     return Temper(*shares)
 
 
@@ -88,6 +93,7 @@ def draw_rates(chance: random.Random, kinds: frozenset[str]) -> FaultRates:
         append_lost=share(appends, 0.1),
         append_unacknowledged=share(appends, 0.15),
         delivery_lost=share(messages, 0.2),
+        verdict_lost=share(messages, 0.2),
     )
 
 
@@ -105,6 +111,7 @@ class Platform(VirtualPlatform):
     """A platform with a second replica of the orchestrator, whose services can also be killed or lose the broker."""
 
     wiretap: Wiretap = field(default_factory=Wiretap)
+    clocks: dict[str, ShiftedClock] = field(default_factory=dict)
     _networks: dict[str, MemoryNetwork] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,6 +135,13 @@ class Platform(VirtualPlatform):
             await network.close()
 
     def _build(self, name: str) -> App:
+        true, self.clock = self.clock, self.clocks.setdefault(name, ShiftedClock(self.clock))
+        try:
+            return self._built(name)
+        finally:
+            self.clock = true
+
+    def _built(self, name: str) -> App:
         if name not in REPLICAS[1:]:
             return VirtualPlatform._build(self, name)
         settings = OrchestratorSettings(
@@ -167,7 +181,7 @@ class Platform(VirtualPlatform):
         if app is None:
             return
         bus = self._buses.pop(name)
-        bus.cut()
+        bus.cut()  # from here to the first await nothing else runs, so this is the moment of its death
         others = [f"{other}:1" for other in (*SERVICES, *REPLICAS[1:]) if other != name]
         for other in others:
             self.fabric.refuse(other, source=name)
@@ -194,12 +208,14 @@ class Nemesis:
         killed: When a replica of the orchestrator was killed.
         switched: (off since, on again) of the kill switch; on again is infinite while it is off.
         policies: All policies that were in force.
+        faults: Of the bus.
     """
 
     platform: Platform
     chance: random.Random
     kinds: frozenset[str]
     policies: list[Policy]
+    faults: CountedFaults
     counts: Counter[str] = field(default_factory=Counter)
     outages: list[Outage] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
@@ -232,6 +248,7 @@ class Nemesis:
             "crash": self._crash,
             "switch": self._switch,
             "policy": self._policy,
+            "clock": self._clock,
         }
         plan = []
         for kind, deed in deeds.items():
@@ -292,12 +309,30 @@ class Nemesis:
     async def _crash(self) -> None:
         name = self.chance.choice(_STOPPABLE)
         async with self._stopped:
+            await self._amid_work(name)
             begin = self._note(f"crash {name}")
             if name in REPLICAS:
                 self.killed.append(begin)
             await self.platform.kill(name)
             await self.start(name)
             self.outages.append(Outage(name, begin, asyncio.get_running_loop().time()))
+
+    async def _amid_work(self, name: str) -> None:
+        """Waits for a moment, often one shortly after a process has begun to write something, at any of its awaits."""
+        if self.chance.random() < 0.4:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BUSY_SECONDS):
+                await self.faults.busy(name)
+        for _ in range(self.chance.randrange(_TURNS)):
+            await asyncio.sleep(0)
+
+    async def _clock(self) -> None:
+        """A process's wall clock jumps: by seconds as when it is corrected, by hours as when it was wrong."""
+        name = self.chance.choice(_STOPPABLE)
+        self._note(f"clock-jump {name}")
+        most = self.chance.choice([0.5, 30.0, 7_200.0])
+        self.platform.clocks[name].shift_seconds += self.chance.uniform(-most, most)
 
     async def start(self, name: str) -> None:
         """Starts a service as a supervisor does: again and again."""

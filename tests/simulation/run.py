@@ -19,7 +19,6 @@ from typing import Any, Final
 import grpc.aio
 
 from forerun.cli.virtual import SERVICES
-from forerun.runtime.bus_memory_faults import RandomFaults
 from forerun.runtime.clock import LoopClock
 from forerun.runtime.errors import Unavailable
 from forerun.runtime.ids import SeededIds
@@ -28,6 +27,7 @@ from forerun.v1 import session_pb2, session_pb2_grpc
 from tests.simulation.agents import Agent, Diary
 from tests.simulation.checks import violations
 from tests.simulation.evidence import Evidence, Intents
+from tests.simulation.faults import CountedFaults
 from tests.simulation.nemesis import (
     KINDS,
     REPLICAS,
@@ -187,6 +187,7 @@ class _Run:
         learns, guided = self._chance.random() < 0.2, self._chance.random() < 0.9
         oracle = Oracle(self._diary.sessions, chance("oracle"), taste, learns=learns) if guided else None
         slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
+        self._faults = CountedFaults(draw_rates(self._chance, self._kinds), SeededIds(seed + 1, clock))
         self._platform = Platform(
             directory=directory,
             policy_file=policy_file,
@@ -194,14 +195,14 @@ class _Run:
             ids=ids,
             http=self._world.transport,
             engine=oracle,
-            faults=RandomFaults(draw_rates(self._chance, self._kinds), SeededIds(seed + 1, clock)),
+            faults=self._faults,
             slots=slots,
             settings={
                 "orchestrator": {"reconnect_seconds": _RECONNECT_SECONDS},
                 "sandbox": {"max_observation_bytes": _OBSERVATION_BYTES},
             },
         )
-        self._nemesis = Nemesis(self._platform, chance("nemesis"), self._kinds, [policy])
+        self._nemesis = Nemesis(self._platform, chance("nemesis"), self._kinds, [policy], self._faults)
         self._plans = draw_plans(chance("plans"), taste)
         self._ids = SeededIds(seed + 2, clock)
         self._agents_chance = chance("agents")
@@ -272,7 +273,7 @@ class _Run:
             promoted=self._platform.wiretap.promoted,
         )
         report.violations += violations(evidence)
-        report.faults = self._nemesis.counts
+        report.faults = self._nemesis.counts + self._faults.counts + self._world.misbehaved
         report.outcomes = evidence.outcomes()
         report.counts = evidence.counts()
         report.trace = [*self._tap.trace, *self._nemesis.trace, *evidence.trace()]

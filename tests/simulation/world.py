@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,6 +29,9 @@ WRITES: Final = frozenset({"set", "put", "move", "sell", "sync_view", "pop"})
 """Tools that change something."""
 NOT_REPEATABLE: Final = WRITES - {"put"}
 """Tools whose calls may run once at most."""
+_ANSWERS_COUNT: Final = frozenset({"get", "calc", "clock"})
+"""Tools whose answers decide what is asked next, or are judged by their content."""
+_GARBAGE: Final = b"\xff\xfe\x00{"
 SPECULABLE: Final = frozenset({"get", "list", "big", "stock", "news", "calc"})
 """Tools that the policy allows to run ahead."""
 
@@ -43,6 +47,7 @@ class Execution:
         announced: Its intent was in the journal when it began.
         end: `ok`, `failed` (answered 500), `broken` (connection cut), `gone` (the caller hung up), "" while it runs.
         digest: Digest of the answer's body.
+        lied: It did not answer as the same read would otherwise have been answered.
     """
 
     number: int
@@ -58,6 +63,7 @@ class Execution:
     ended_at: float | None = None
     end: str = ""
     digest: str = ""
+    lied: bool = False
 
     @property
     def speculative(self) -> bool:
@@ -82,6 +88,8 @@ class Temper:
     break_after: float = 0.0
     hang: float = 0.0
     slow: float = 0.0
+    garbage: float = 0.0
+    lie: float = 0.0
 
     def draw(self, chance: random.Random) -> str:
         """What goes wrong with one execution, or `fine`."""
@@ -111,6 +119,7 @@ class World:
         self.epochs: dict[str, int] = {}
         self.log: list[Execution] = []
         self.turned_away: list[tuple[str, str]] = []
+        self.misbehaved: Counter[str] = Counter()
         self.transport: httpx.AsyncBaseTransport = _Wire(self)
 
     @property
@@ -140,6 +149,10 @@ class World:
         mood = self._temper.draw(self._chance)
         if tool == "sync_view" and mood in ("hang", "slow"):
             mood = "fine"  # no policy knows it, so it would have the longest default of all
+        if tool in _ANSWERS_COUNT and mood in ("garbage", "lie"):
+            mood = "fine"
+        if mood != "fine":
+            self.misbehaved[f"tool {mood.replace('_', ' ')}"] += 1
         if mood == "limited":
             self.turned_away.append((key, tool))
             return httpx.Response(429, content=b"slow down", headers={"retry-after": "1"})
@@ -171,6 +184,10 @@ class World:
         if mood == "break_before":
             return httpx.Response(200)
         body = self._act(one, arguments)
+        if mood == "garbage":
+            body = _GARBAGE + body
+        elif mood == "lie":
+            one.lied, body = True, body[:-1] + f', "moment": {one.number}}}'.encode()
         if mood == "hang":
             await asyncio.sleep(_FOREVER)
         await asyncio.sleep(total - first)
@@ -246,5 +263,6 @@ class _Wire(httpx.AsyncBaseTransport):
         _, session, tool = request.url.path.split("/")
         if self._world.refuses():
             self._world.turned_away.append((key, tool))
+            self._world.misbehaved["tool refuse"] += 1
             raise httpx.ConnectError("connection refused")
         return await self._world.handle(session, tool, key, request.content)

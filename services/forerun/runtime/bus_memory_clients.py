@@ -176,7 +176,8 @@ class MemoryConsumption(WorkersConsumption):
     @property
     def reachable(self) -> bool:
         """See `Taker`."""
-        return self._client.connected
+        lost = self._client.broker.faults.verdict_lost(self._client.name, self._consumer.spec.stream)
+        return self._client.connected and not lost
 
     @property
     def healthy(self) -> bool:

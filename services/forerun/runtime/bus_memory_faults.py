@@ -35,6 +35,10 @@ class Faults:
         """Whether a delivery to a consumer gets lost on the way; the broker repeats it after ack_wait."""
         return False
 
+    def verdict_lost(self, client: str, stream: str) -> bool:
+        """Whether what a consumer says of a delivery gets lost; a message that was handled is then delivered again."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
@@ -49,6 +53,7 @@ class FaultRates:
         append_lost: Durable writes that time out and are not stored.
         append_unacknowledged: Durable writes that time out and are stored.
         delivery_lost: Deliveries to consumers that get lost.
+        verdict_lost: Acknowledgements and other verdicts of consumers that get lost.
     """
 
     core_drop: float = 0.0
@@ -59,6 +64,7 @@ class FaultRates:
     append_lost: float = 0.0
     append_unacknowledged: float = 0.0
     delivery_lost: float = 0.0
+    verdict_lost: float = 0.0
 
 
 class RandomFaults(Faults):
@@ -91,6 +97,10 @@ class RandomFaults(Faults):
     def delivery_lost(self, client: str, stream: str) -> bool:
         """See `Faults`."""
         return self._happens(self._rates.delivery_lost)
+
+    def verdict_lost(self, client: str, stream: str) -> bool:
+        """See `Faults`."""
+        return self._happens(self._rates.verdict_lost)
 
     def _delay(self) -> float:
         late = self._happens(self._rates.core_delay)

@@ -187,11 +187,35 @@ def test_messages_age_and_the_dedupe_window_ends() -> None:
     run_virtual(main)
 
 
+def test_a_message_whose_acknowledgement_got_lost_is_delivered_again() -> None:
+    class FirstVerdictLost(Faults):
+        lost = 0
+
+        def verdict_lost(self, client: str, stream: str) -> bool:
+            self.lost += 1
+            return self.lost == 1
+
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        broker = MemoryBroker(clock, topology=TOPOLOGY, faults=FirstVerdictLost())
+        bus = MemoryBus(broker)
+        worked: list[int] = []
+
+        async def work(message: Message) -> None:
+            worked.append(message.deliveries)
+
+        await bus.consume(ConsumerSpec(EVENTS, "c", ("forerun.v1.event.>",), concurrency=4, ack_wait_seconds=2), work)
+        await bus.append(JOURNAL, b"1", timeout_seconds=0.5)
+        await asyncio.sleep(30.0)
+        assert worked == [1, 2]
+
+    run_virtual(main)
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     async def main(clock: LoopClock, ids: SeededIds) -> list[tuple[object, ...]]:
         rates = FaultRates(
             core_drop=0.2, core_double=0.2, core_delay=0.3, append_refused=0.1, append_lost=0.1,
-            append_unacknowledged=0.1, delivery_lost=0.2,
+            append_unacknowledged=0.1, delivery_lost=0.2, verdict_lost=0.2,
         )  # fmt: skip
         broker = MemoryBroker(clock, topology=TOPOLOGY, faults=RandomFaults(rates, ids), latency_seconds=0.001)
         bus = MemoryBus(broker)
