@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forerun.core import limits
-from forerun.core.session import Append
+from forerun.core.session import Append, CallIntent
 from forerun.orchestrator.records import EventContext, to_event
 from forerun.runtime.bus import EVENT_TYPE_HEADER, AppendUncertain, Bus, Message, SequenceMismatch
 from forerun.runtime.errors import ForerunError, Unavailable
@@ -33,13 +33,17 @@ class _Owed:
     """One event to be written.
 
     Attributes:
-        message: The event.
+        effect: The event. Its message is made when it is written, because whoever is answered now comes first.
+        id: Of the event.
+        at_seconds: When it happened.
         token: Who waits, if anybody still does.
         patience: Ends the wait.
         perhaps_stored: An append of it is under way or was not acknowledged.
     """
 
-    message: event_pb2.SessionEvent
+    effect: Append
+    id: str
+    at_seconds: float
     token: int | None
     patience: asyncio.TimerHandle | None = None
     perhaps_stored: bool = False
@@ -47,7 +51,7 @@ class _Owed:
     @property
     def void(self) -> bool:
         """It only said what was about to happen, certainly was not stored in time, and so does not happen."""
-        return self.message.WhichOneof("event") == "intent" and self.token is None and not self.perhaps_stored
+        return isinstance(self.effect.event, CallIntent) and self.token is None and not self.perhaps_stored
 
 
 class Journal:
@@ -108,12 +112,13 @@ class Journal:
                 # Not at once: whoever writes is still performing effects.
                 asyncio.get_running_loop().call_soon(self._acknowledged, effect.token, False)
             return
-        owed = _Owed(to_event(self._context, effect.number, effect.event, effect.event_id), effect.token)
+        context = self._context
+        owed = _Owed(effect, effect.event_id or context.ids.uuid7(), context.clock.now(), effect.token)
         if effect.token is not None:
             owed.patience = asyncio.get_running_loop().call_later(_TOKEN_SECONDS, self._give_up_waiting, owed)
         self._queue.append(owed)
         self._idle.clear()
-        self._more.set()
+        asyncio.get_running_loop().call_soon(self._more.set)  # a turn later: whoever is answered now comes first
 
     async def run(self) -> None:
         """Writes until cancelled, replaced, or finished."""
@@ -144,17 +149,19 @@ class Journal:
 
     async def _write_first(self) -> None:
         owed = self._queue[0]
+        effect = owed.effect
+        message = to_event(self._context, effect.number, effect.event, event_id=owed.id, at_seconds=owed.at_seconds)
         wait = _RETRY_SECONDS
         while not owed.void:
             uncertain, owed.perhaps_stored = owed.perhaps_stored, True
             try:
-                await self._large_to_store(owed.message)
+                await self._large_to_store(message)
                 self._sequence = await self._bus.append(
                     self._subject,
-                    owed.message.SerializeToString(),
-                    headers=self._headers | {EVENT_TYPE_HEADER: owed.message.WhichOneof("event") or ""},
+                    message.SerializeToString(),
+                    headers=self._headers | {EVENT_TYPE_HEADER: message.WhichOneof("event") or ""},
                     # Some events have their client's id: it says nothing outside their session.
-                    message_id=f"{self._subject}.{owed.message.id}",
+                    message_id=f"{self._subject}.{owed.id}",
                     expected_last_sequence=self._sequence,
                     timeout_seconds=_APPEND_SECONDS,
                 )
@@ -183,7 +190,7 @@ class Journal:
                 following = await self._bus.read(self._subject, after_sequence=self._sequence, limit=1)
             except Unavailable:
                 await asyncio.sleep(_RETRY_SECONDS)
-        if not following or event_pb2.SessionEvent.FromString(following[0].data).id != owed.message.id:
+        if not following or event_pb2.SessionEvent.FromString(following[0].data).id != owed.id:
             return False
         self._sequence = following[0].sequence or self._sequence
         return True

@@ -97,16 +97,18 @@ def key_message(session: str, call: tuple[int, int]) -> common_pb2.CallKey:
     return common_pb2.CallKey(session=session, turn=call[0], index=call[1])
 
 
-def to_event(context: EventContext, number: int, event: JournalEvent, event_id: str = "") -> event_pb2.SessionEvent:
-    """The journal's message for an event; without an id it gets a new one."""
+def to_event(
+    context: EventContext, number: int, event: JournalEvent, *, event_id: str, at_seconds: float
+) -> event_pb2.SessionEvent:
+    """The journal's message for an event."""
     message = event_pb2.SessionEvent(
-        id=event_id or context.ids.uuid7(),
+        id=event_id,
         tenant=context.tenant,
         agent=context.agent,
         session=context.session,
         number=number,
         epoch=context.epoch,
-        at_seconds=context.clock.now(),
+        at_seconds=at_seconds,
     )
     match event:
         case SessionOpened():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
 from forerun.core.ledger import EntryKind
-from forerun.core.outcomes import CallStatus
+from forerun.core.outcomes import CallStatus, Mode
 from forerun.core.session import (
     Answer,
     Append,
@@ -243,9 +243,13 @@ class Runner:
         self._ports.observer.recorded(session.caller.tenant, effect.entry)
         if effect.entry.kind is EntryKind.SPECULATION:
             self._ports.places.closed(effect.entry.speculation)
-        if not effect.publish:
-            return
-        line = ledger_line(session.context, session.policy.label, session.machine.mode, effect.entry)
+        if effect.publish:
+            # A turn later: whoever is answered now comes first.
+            asyncio.get_running_loop().call_soon(self._publish, effect, session.policy.label, session.machine.mode)
+
+    def _publish(self, effect: Record, policy: str, mode: Mode) -> None:
+        session = self.session
+        line = ledger_line(session.context, policy, mode, effect.entry)
         subject = subjects.ledger(session.caller.tenant, session.context.session)
         self._ports.outbox.put(subject, line.SerializeToString(), line.id)
         if effect.prepared is None:

@@ -78,12 +78,16 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         runner = await self._engine.open(caller, hello)
         stream = runner.outlet.attach()
         reader = asyncio.ensure_future(self._read(runner, request_iterator, context))
+
+        def read(reader: asyncio.Future[None]) -> None:
+            # A reader that failed ends the stream after what waits. One that is done has a client that listens on.
+            if not reader.cancelled() and reader.exception() is not None:
+                stream.end()
+
+        reader.add_done_callback(read)
         try:
             yield session_pb2.ConnectResponse(welcome=_welcome(runner))
-            while True:
-                response = await self._next(stream, reader)
-                if response is None:
-                    break
+            while (response := await stream.take()) is not None:
                 yield response
                 if response.HasField("ended"):
                     return
@@ -91,22 +95,6 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         finally:
             reader.cancel()
             runner.outlet.detach(stream)
-
-    @staticmethod
-    async def _next(stream: Stream, reader: asyncio.Future[None]) -> session_pb2.ConnectResponse | None:
-        """The next response; None when the stream is over. A reader that failed ends it after what waits."""
-        if stream.ready:
-            return await stream.take()
-        taking = asyncio.ensure_future(stream.take())
-        try:
-            await asyncio.wait((taking, reader), return_when=asyncio.FIRST_COMPLETED)
-            if taking.done():
-                return taking.result()
-            # The client has sent everything and said so, or its last message failed.
-            return None if reader.done() and reader.exception() is not None else await taking
-        finally:
-            if not taking.done():
-                taking.cancel()
 
     async def _read(self, runner: Runner, requests: Requests, context: _Context) -> None:
         async for request in requests:

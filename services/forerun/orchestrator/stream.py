@@ -31,11 +31,6 @@ class Stream:
         self._ended = False
         self._wake = asyncio.Event()
 
-    @property
-    def ready(self) -> bool:
-        """`take` returns at once."""
-        return bool(self._items) or self._ended
-
     def put(self, messages: Iterator[session_pb2.ConnectResponse], size_bytes: int) -> bool:
         """Takes messages that belong together, and makes them one by one when they are sent; False when it is full.
 

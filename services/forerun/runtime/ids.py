@@ -11,7 +11,6 @@ import random
 import secrets
 import threading
 from typing import Protocol
-from uuid import UUID
 
 from forerun.runtime.clock import Clock
 
@@ -59,7 +58,8 @@ class _Uuid7:
             milliseconds, rand = self._milliseconds, self._random
         rand_a, rand_b = rand >> 62, rand & ((1 << 62) - 1)
         value = (milliseconds & ((1 << 48) - 1)) << 80 | 0x7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b
-        return str(UUID(int=value))
+        text = f"{value:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 class SystemIds:
@@ -73,7 +73,8 @@ class SystemIds:
 
     def uuid7(self) -> str:
         """A UUIDv7 that sorts after all earlier ones of this source."""
-        return self._uuid7.make(self._clock.now(), secrets.randbits(_RANDOM_BITS), secrets.randbits(_STEP_BITS))
+        drawn = secrets.randbits(_RANDOM_BITS + _STEP_BITS)  # one draw, because each is a system call
+        return self._uuid7.make(self._clock.now(), drawn >> _STEP_BITS, drawn & ((1 << _STEP_BITS) - 1))
 
     def token(self, size_bytes: int) -> str:
         """`size_bytes` random bytes in URL-safe base64 without padding."""

@@ -23,6 +23,8 @@ _Metadata = tuple[tuple[str, str | bytes], ...]
 class OutboundChannel(grpc.aio.Channel):
     """A channel whose calls carry credential and trace context.
 
+    Callables are made once: a stub, which makes those of all its methods, is then cheap enough to be made per call.
+
     Args:
         inner: The channel that does the work; closed by its owner.
         token: The credential of this process; None for calls to servers that ask for none.
@@ -33,11 +35,15 @@ class OutboundChannel(grpc.aio.Channel):
         self._inner = inner
         self._token = token
         self._max_message_bytes = max_message_bytes
+        self._known: dict[str, Callable[..., Any]] = {}
 
     def unary_unary(
         self, method: str, request_serializer: _Serializer = None, response_deserializer: Any = None, **more: Any
     ) -> Any:
-        """Makes the callable of a unary method; it refuses to be called without a time-out."""
+        """The callable of a unary method; it refuses to be called without a time-out."""
+        known = self._known.get(method)
+        if known is not None:
+            return known
         inner: Callable[..., Any] = self._inner.unary_unary(method, None, response_deserializer, **more)
 
         def call(
@@ -52,18 +58,23 @@ class OutboundChannel(grpc.aio.Channel):
             data = self._encoded(request, request_serializer)
             return inner(data, timeout=timeout, metadata=self._with_context(metadata), **more)
 
+        self._known[method] = call
         return call
 
     def unary_stream(
         self, method: str, request_serializer: _Serializer = None, response_deserializer: Any = None, **more: Any
     ) -> Any:
-        """Makes the callable of a method with streamed responses."""
+        """The callable of a method with streamed responses."""
+        known = self._known.get(method)
+        if known is not None:
+            return known
         inner: Callable[..., Any] = self._inner.unary_stream(method, None, response_deserializer, **more)
 
         def call(request: Any, *, metadata: Sequence[tuple[str, str | bytes]] = (), **more: Any) -> Any:
             data = self._encoded(request, request_serializer)
             return inner(data, metadata=self._with_context(metadata), **more)
 
+        self._known[method] = call
         return call
 
     def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:

@@ -114,6 +114,11 @@ class _Room:
             authoritative=settings.authoritative_slots, speculative=settings.speculative_slots,
             queue=settings.authoritative_queue, changed=self._load_changed,
         )  # fmt: skip
+        for name, total in (
+            ("authoritative", settings.authoritative_slots),
+            ("speculative", settings.speculative_slots),
+        ):
+            chassis.metrics.set(m.SLOTS, total, priority=name, state="total")
         secrets = Secrets(settings.secrets_directory)
         mcp = McpConnector(secrets, open_client=self._open_mcp)
         engine = Engine(
@@ -171,15 +176,11 @@ class _Room:
 
     def _load_changed(self) -> None:
         self._changed.set()
-        slots, metrics = self._slots, self._chassis.metrics
-        if slots is None:
-            return
-        for name, speculative, total in (
-            ("authoritative", False, self._settings.authoritative_slots),
-            ("speculative", True, self._settings.speculative_slots),
-        ):
-            metrics.set(m.SLOTS, slots.taken(speculative=speculative), priority=name, state="busy")
-            metrics.set(m.SLOTS, total, priority=name, state="total")
+        if self._slots is not None:
+            for name, speculative in (("authoritative", False), ("speculative", True)):
+                self._chassis.metrics.set(
+                    m.SLOTS, self._slots.taken(speculative=speculative), priority=name, state="busy"
+                )
 
     def _ended(self, request: Request, finished: Finished) -> None:
         metrics = self._chassis.metrics

@@ -86,4 +86,4 @@ async def test_a_new_stream_ends_the_old_one_without_an_error() -> None:
     await asyncio.sleep(0)
     new = out.attach()
     assert await taking is None and old.error is None
-    assert out.send(session_pb2.ConnectResponse()) and new.ready
+    assert out.send(session_pb2.ConnectResponse()) and await new.take() is not None

@@ -164,7 +164,7 @@ class Argument:
             option.add(self.part(own, (f"c#{rank}", f"c%{share}"), shared))
 
     def _in_context(self, options: dict[str, Option], memory: Memory, uses: Mapping[str, int], shared: Weights) -> None:
-        last = max(uses, key=lambda key: uses[key]) if uses else None
+        last = max(uses, key=uses.__getitem__) if uses else None
         known: dict[tuple[str, bool, bool], Part] = {}
         for key, option in options.items():
             used = "UL" if key == last else "U1" if key in uses else "U0"

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, cast
 
 import h11
 import httpx
@@ -145,6 +145,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._busy = True
         self._unread_bytes = 0
+        self._paused = False
         self._arrival: asyncio.Future[None] | None = None
         self._over = False
         self._lost: Exception | None = None
@@ -153,8 +154,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It stands."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # an event loop of another make has a class of its own
 
     def data_received(self, data: bytes) -> None:
         """The other side said something. What nobody has asked for must not become the answer to the next request."""
@@ -163,7 +163,8 @@ class _Connection(asyncio.Protocol):
             return
         self._state.receive_data(data)
         self._unread_bytes += len(data)
-        if self._unread_bytes > _UNREAD_BYTES and self._transport is not None:
+        if self._unread_bytes > _UNREAD_BYTES and self._transport is not None and not self._paused:
+            self._paused = True
             self._transport.pause_reading()
         self._arrived()
 
@@ -225,7 +226,8 @@ class _Connection(asyncio.Protocol):
 
     async def _more(self) -> None:
         self._unread_bytes = 0
-        if self.alive and self._transport is not None:
+        if self._paused and self.alive and self._transport is not None:
+            self._paused = False
             self._transport.resume_reading()
         self._arrival = asyncio.get_running_loop().create_future()
         try:

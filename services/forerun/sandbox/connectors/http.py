@@ -104,7 +104,7 @@ class HttpConnector:
                 if name not in named:
                     parameters += _query(name, value)
         try:
-            request = httpx.Request(endpoint.method or "GET", url, content=content, headers=_headers(headers))
+            request = httpx.Request(endpoint.method or "GET", _url(url), content=content, headers=_headers(headers))
             if request.url.userinfo and "authorization" not in request.headers:
                 next(httpx.BasicAuth(request.url.username, request.url.password).auth_flow(request))
             if parameters:
@@ -152,6 +152,11 @@ class HttpConnector:
             content, media_type if ok else f"{media_type}; status={response.status_code}", tool_error=not ok,
             may_continue=response.status_code in _NO_END,
         )  # fmt: skip
+
+
+@lru_cache(maxsize=1_024)
+def _url(text: str) -> httpx.URL:
+    return httpx.URL(text)
 
 
 @lru_cache(maxsize=1_024)
