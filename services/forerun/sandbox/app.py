@@ -26,6 +26,7 @@ from forerun.sandbox.connectors.mcp import McpConnector, OpenClient
 from forerun.sandbox.connectors.port import Ended
 from forerun.sandbox.connectors.python import PythonConnector
 from forerun.sandbox.connectors.secrets import Secrets
+from forerun.sandbox.connectors.stdio import StdioSandbox
 from forerun.sandbox.isolation.levels import Ladder
 from forerun.sandbox.isolation.machine import machine_ladder
 from forerun.sandbox.registry import Registry
@@ -120,7 +121,7 @@ class _Room:
         ):
             chassis.metrics.set(m.SLOTS, total, priority=name, state="total")
         secrets = Secrets(settings.secrets_directory)
-        mcp = McpConnector(secrets, open_client=self._open_mcp)
+        mcp = McpConnector(secrets, open_client=self._open_mcp, sandbox=StdioSandbox(ladder, str(scratch_dir)))
         engine = Engine(
             {
                 HttpEndpoint: HttpConnector(

@@ -73,6 +73,8 @@ def _definition(message: policy_pb2.ToolServer) -> Definition:
     except ValueError:
         raise _wrong(f"min_isolation of {message.name} is none of {', '.join(LevelName)}") from None
     mcp = _mcp(message) if message.HasField("mcp") else None
+    if mcp is not None and mcp.command and level is not LevelName.PROCESS and message.egress:
+        raise _wrong(f"{message.name} asks for isolation, in which a stdio server has no network: leave its egress out")
     server = Server(message.name, tuple(message.egress), level, message.workspace_seed, mcp)
     if mcp is not None:
         return Definition(server, (), tuple(_listed(spec) for spec in message.tools))

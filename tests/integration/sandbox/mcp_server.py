@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,32 @@ async def fail() -> str:
 async def environment() -> str:
     """What it finds in its environment."""
     return json.dumps(dict(os.environ))
+
+
+@server.tool(structured_output=False)
+def reach(path: str, port: int) -> str:
+    """Whether it sees a file, may write at its place, and may connect to a port of this machine."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 2).close()
+        connects = True
+    except OSError:
+        connects = False
+    try:
+        (Path.cwd() if Path.cwd() == Path("/workspace") else Path(path).parent).joinpath("written").write_text("mine")
+        writes = True
+    except OSError:
+        writes = False
+    return json.dumps(
+        {"sees": Path(path).exists(), "writes": writes, "connects": connects, "kernel": os.uname().release}
+    )
+
+
+@server.tool(structured_output=False)
+async def hog() -> str:
+    """Takes more memory than a tool may."""
+    held = b"x" * (1 << 31)
+    await asyncio.sleep(60)
+    return str(len(held))
 
 
 @server.tool(structured_output=False)

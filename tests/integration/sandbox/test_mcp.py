@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import mcp
 import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
@@ -16,12 +18,16 @@ from forerun.runtime.errors import ErrorReason
 from forerun.sandbox.connectors.mcp import McpConnector
 from forerun.sandbox.connectors.port import Ended, Result, ToolFault
 from forerun.sandbox.connectors.secrets import Secrets
-from forerun.sandbox.isolation.levels import LevelName
+from forerun.sandbox.connectors.stdio import StdioSandbox
+from forerun.sandbox.isolation.levels import Choice, Ladder, LevelName, probe
+from forerun.sandbox.isolation.process import ProcessLevel
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import McpEndpoint, McpServer, Server, tool
+from tests.integration.sandbox.conftest import left_of, need, processes
 from tests.unit.sandbox.fakes import invocation
 
 _SERVER = Path(__file__).parent / "mcp_server.py"
+_LIBRARIES = str(Path(mcp.__file__).parents[1])
 
 
 class Desk:
@@ -140,16 +146,73 @@ async def test_a_server_sees_only_its_own_environment(desk: Desk, monkeypatch: p
     assert seen["GIVEN"] == "given secret"
 
 
-async def test_isolation_that_a_stdio_server_cannot_have_is_refused(desk: Desk) -> None:
+@pytest.mark.parametrize("level", [LevelName.GVISOR, LevelName.BUBBLEWRAP])
+async def test_a_stdio_server_in_a_sandbox(level: LevelName, ladder: Ladder, tmp_path: Path) -> None:
+    need(ladder, level)
+    before = processes(os.getpid())
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (tmp_path / "scratch").mkdir()
+    connector = McpConnector(
+        Secrets(None), sandbox=StdioSandbox(ladder.chosen(Choice(level.value)), str(tmp_path / "scratch"))
+    )
+    server = Server("desk", mcp=_portable(), min_isolation=level, workspace_seed=_LIBRARIES)
+    desk = Desk(connector, server, tmp_path / "none")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        asked = json.dumps({"path": str(secret), "port": port}).encode()
+        told = json.loads((await desk.call("reach", asked)).content)
+        unisolated = Desk(connector, Server("free", mcp=_portable(_LIBRARIES)), tmp_path / "none")
+        free = json.loads((await unisolated.call("reach", asked)).content)
+    assert (told["sees"], told["writes"], told["connects"]) == (False, False, False)
+    assert (free["sees"], free["writes"], free["connects"]) == (True, True, True)
+    assert ("gvisor" in told["kernel"]) is (level is LevelName.GVISOR)
+    # Its state lives as long as its connection, messages of any size pass, and what it prints elsewhere harms nothing.
+    assert [await desk.count(), await desk.count()] == [1, 2]
+    long = "x" * 900_000
+    answer = await desk.call("exact", json.dumps({"value": long}).encode())
+    assert json.loads(answer.content)["structuredContent"]["value"] == long
+    with pytest.raises(ToolFault) as broken:
+        await desk.call("die")
+    assert broken.value.ended is Ended.OUTCOME_UNKNOWN
+    assert await desk.count() == 1
+    its_own = processes(os.getpid()) - before
+    await connector.close()
+    assert left_of(its_own) == set()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+async def test_a_stdio_server_in_a_sandbox_that_wants_too_much_is_ended(ladder: Ladder, tmp_path: Path) -> None:
+    need(ladder, LevelName.BUBBLEWRAP)
+    connector = McpConnector(Secrets(None), sandbox=StdioSandbox(ladder, str(tmp_path)))
+    server = Server("desk", mcp=_portable(), min_isolation=LevelName.BUBBLEWRAP, workspace_seed=_LIBRARIES)
+    desk = Desk(connector, server, tmp_path / "none")
+    with pytest.raises(ToolFault) as broken:
+        await desk.call("hog")
+    assert broken.value.ended is Ended.OUTCOME_UNKNOWN
+    await connector.close()
+
+
+async def test_isolation_that_a_stdio_server_cannot_have_is_refused(desk: Desk, tmp_path: Path) -> None:
     strict = Server("desk", mcp=desk.server.mcp, min_isolation=LevelName.BUBBLEWRAP)
-    with pytest.raises(ToolFault) as refused:
-        await Desk(desk.connector, strict, desk.log_file).call("count")
-    assert refused.value.reason is ErrorReason.ISOLATION_UNAVAILABLE
+    weak = McpConnector(Secrets(tmp_path), sandbox=StdioSandbox(await probe([ProcessLevel()]), str(tmp_path)))
+    for connector in (desk.connector, weak):
+        with pytest.raises(ToolFault) as refused:
+            await Desk(connector, strict, desk.log_file).call("count")
+        assert refused.value.reason is ErrorReason.ISOLATION_UNAVAILABLE
+        assert refused.value.not_started
+
+
+def _portable(libraries: str = "/workspace") -> McpServer:
+    """The test server with nothing outside of a directory with libraries."""
+    return McpServer(
+        command=("python3", "-c", _SERVER.read_text(), "/tmp/forerun-test-log"), environment={"PYTHONPATH": libraries}
+    )
 
 
 async def test_a_list_has_schemas_and_hints(desk: Desk) -> None:
     listed = {one.name: one for one in await desk.connector.list_tools(desk.server)}
-    assert set(listed) == {"count", "exact", "slow", "fail", "environment", "die"}
+    assert set(listed) == {"count", "exact", "slow", "fail", "environment", "reach", "hog", "die"}
     assert listed["count"].annotations is not None and listed["count"].annotations.read_only_hint is True
     assert "value" in listed["exact"].input_schema["properties"]
 

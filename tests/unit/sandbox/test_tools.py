@@ -104,6 +104,12 @@ def test_definitions_are_read_from_a_policy() -> None:
         (policy_pb2.ToolServer(), "no name"),
         (policy_pb2.ToolServer(name="s", min_isolation="vm"), "min_isolation of s"),
         (policy_pb2.ToolServer(name="s", tools=[policy_pb2.ToolSpec(name="t")]), "t of s has no endpoint"),
+        (
+            policy_pb2.ToolServer(
+                name="s", mcp=policy_pb2.McpServer(command=["x"]), min_isolation="gvisor", egress=["api.test"]
+            ),
+            "s asks for isolation, in which a stdio server has no network",
+        ),
         (policy_pb2.ToolServer(name="s", mcp=policy_pb2.McpServer()), "either a command or a url"),
         (
             policy_pb2.ToolServer(name="s", tools=[policy_pb2.ToolSpec(name="t", command=policy_pb2.Command())]),

@@ -776,9 +776,13 @@ class ToolServer(_message.Message):
     name: _builtins.str
     """Name of the server."""
     min_isolation: _builtins.str
-    """Lowest isolation of its commands: process, bubblewrap, gvisor. Empty: process."""
+    """Lowest isolation of its commands, and of an MCP server over stdio: process, bubblewrap, gvisor. Empty: process; such
+    a server is then a plain process of the worker's user. Above that it has no network, and `egress` must be empty.
+    """
     workspace_seed: _builtins.str
-    """Directory whose content a session's workspace starts with. Empty: an empty workspace."""
+    """Directory whose content a session's workspace starts with. Empty: an empty workspace. An isolated MCP server over
+    stdio finds the directory itself at /workspace, read only, and starts there.
+    """
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolSpec]:
         """Its tools. For an MCP server these rename or restrict its own list; empty: all, as `SERVER.TOOL`."""

@@ -2,7 +2,8 @@
 
 One connection for each (tenant, principal, credential scope, server), a second one for speculation unless the server is
 declared `stateless`, so that a speculative call never touches state that an authoritative one sees; a stdio server that
-is not stateless has them for each session. Cancelling a call sends the protocol's cancel notification.
+is not stateless has them for each session. Cancelling a call sends the protocol's cancel notification. A stdio server
+is a plain process of the worker's user, unless its `min_isolation` asks for a sandbox.
 
 The observation is the text itself where the answer is one plain text block; otherwise the canonical JSON of `content`,
 `structuredContent` and `isError`, marked `profile=mcp-result`. Integers and texts are exact; numbers with a fraction
@@ -32,6 +33,7 @@ from forerun.runtime.errors import ErrorReason
 from forerun.sandbox.connectors.egress import Egress, McpEgressTransport, Resolve, system_resolve
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, rejected, text_media_type
 from forerun.sandbox.connectors.secrets import Secrets
+from forerun.sandbox.connectors.stdio import StdioSandbox
 from forerun.sandbox.isolation.levels import LevelName
 from forerun.sandbox.isolation.rootfs import base_environment
 from forerun.sandbox.owner import Owner
@@ -99,12 +101,15 @@ class McpConnector:
         secrets: Resolves `secret:NAME` in environment and headers.
         resolve: Resolves names of HTTP servers.
         open_client: Opens a connection; None dials the server as its definition says.
+        sandbox: Starts stdio servers whose `min_isolation` is above `process`; None refuses them.
     """
 
     def __init__(
-        self, secrets: Secrets, *, resolve: Resolve = system_resolve, open_client: OpenClient | None = None
-    ) -> None:
+        self, secrets: Secrets, *, resolve: Resolve = system_resolve, open_client: OpenClient | None = None,
+        sandbox: StdioSandbox | None = None,
+    ) -> None:  # fmt: skip
         self._secrets = secrets
+        self._sandbox = sandbox
         self._resolve = resolve
         self._open_client = open_client or self._dial
         self._connections: dict[_Key, _Connection] = {}
@@ -222,11 +227,14 @@ class McpConnector:
         assert mcp is not None
         if mcp.command:
             if server.min_isolation is not LevelName.PROCESS:
-                raise rejected(
-                    ErrorReason.ISOLATION_UNAVAILABLE,
-                    f"the stdio server {server.name} runs as a plain process; min_isolation must be process",
-                    server=server.name,
-                )
+                if self._sandbox is None:
+                    raise rejected(
+                        ErrorReason.ISOLATION_UNAVAILABLE, "this worker isolates no stdio servers", server=server.name
+                    )
+                environment = self._secrets.resolve(mcp.environment)
+                async with Client(self._sandbox.open(server, environment)) as client:
+                    yield client
+                return
             with open(os.devnull, "w") as errors:  # noqa: ASYNC230  (never blocks)
                 async with Client(stdio_client(self._stdio(mcp), errlog=errors)) as client:
                     yield client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 
@@ -34,14 +33,7 @@ class Start:
         self.pipes = Pipes()
         self._keep: list[int] = []
         try:
-            stdin = (
-                os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-                if launch.stdin is None
-                else self.pipes.memory("stdin", launch.stdin)
-            )
-            self.pipes.theirs["stdin"] = stdin
-            self.pipes.output("stdout")
-            self.pipes.output("stderr")
+            self.pipes.standard(launch)
             self.options += ["--json-status-fd", self.kept(self.pipes.output("status"))]
             self.options += ["--block-fd", self.kept(self.pipes.input("gate"))]
         except BaseException:

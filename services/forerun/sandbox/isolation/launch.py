@@ -15,7 +15,7 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -67,6 +67,7 @@ class Launch:
         workspace: What `/workspace` is; None gives a command without one.
         scratch: Host directory that becomes `/tmp`. The owner removes it afterwards.
         stdin: Bytes on standard input; None is /dev/null.
+        talks: Standard input is a pipe that the owner writes to; `stdin` is then None.
         file_bytes: Longest file it may write (RLIMIT_FSIZE).
         cpu_seconds: CPU seconds of each single process (RLIMIT_CPU).
         pids: Tasks at once; the kernel enforces it where the level can, the watchdog everywhere.
@@ -82,6 +83,7 @@ class Launch:
     cpu_seconds: float
     pids: int
     memory_bytes: int
+    talks: bool = False
 
 
 @dataclass(slots=True)
@@ -101,6 +103,18 @@ class Pipes:
         """A pipe that the child reads; returns the child's end."""
         self.theirs[name], self.ours[name] = os.pipe2(os.O_CLOEXEC)
         return self.theirs[name]
+
+    def standard(self, launch: Launch) -> None:
+        """The child's standard input, output and error."""
+        if launch.talks:
+            self.input("stdin")
+            os.set_blocking(self.ours["stdin"], False)
+        elif launch.stdin is None:
+            self.theirs["stdin"] = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            self.memory("stdin", launch.stdin)
+        self.output("stdout")
+        self.output("stderr")
 
     def memory(self, name: str, content: bytes) -> int:
         """A readable descriptor with this content: never blocks a writer, whatever the child does."""
@@ -191,6 +205,22 @@ class Child:
             lines = os.read(self.stderr, 4096).decode("utf-8", "replace").strip().splitlines()
             return lines[-1][:300] if lines else "no message"
         return "no message"
+
+    @property
+    def stdin(self) -> int:
+        """Our end of its standard input, non-blocking.
+
+        Raises:
+            BrokenPipeError: It has none, or `hang_up` has closed it.
+        """
+        if "stdin" not in self._pipes.ours:
+            raise BrokenPipeError("standard input is closed")
+        return self._pipes.ours["stdin"]
+
+    def hang_up(self) -> None:
+        """Closes our end of its standard input. Idempotent; nobody may be writing."""
+        if "stdin" in self._pipes.ours:
+            os.close(self._pipes.take("stdin"))
 
     async def ended(self) -> None:
         """Returns when the leading process has ended (or the helper died)."""
@@ -309,22 +339,43 @@ def spawn(
 
 
 async def readable(descriptor: int) -> None:
-    """Returns when a descriptor can be read. One waiter for each descriptor at a time."""
+    """Returns when a descriptor can be read."""
     loop = asyncio.get_running_loop()
+    await _ready(descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def _ready(
+    descriptor: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], object]
+) -> None:
     # A pidfd may be waited for by two tasks (end of the leader, settling): each waits on its own duplicate.
     duplicate = os.dup(descriptor)
-    waiter: asyncio.Future[None] = loop.create_future()
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    loop.add_reader(duplicate, wake)
+    add(duplicate, wake)
     try:
         await waiter
     finally:
-        loop.remove_reader(duplicate)
+        remove(duplicate)
         os.close(duplicate)
+
+
+async def write_all(descriptor: int, data: bytes) -> None:
+    """Writes everything to a non-blocking descriptor.
+
+    Raises:
+        OSError: Its reader is gone.
+    """
+    loop = asyncio.get_running_loop()
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            await _ready(descriptor, loop.add_writer, loop.remove_writer)
 
 
 async def read_some(descriptor: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -62,13 +61,7 @@ class Process:
         directory = launch.scratch if launch.workspace is None else launch.workspace.path
         pipes = Pipes()
         try:
-            pipes.theirs["stdin"] = (
-                os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-                if launch.stdin is None
-                else pipes.memory("stdin", launch.stdin)
-            )
-            pipes.output("stdout")
-            pipes.output("stderr")
+            pipes.standard(launch)
             keep = [pipes.output("status"), pipes.input("gate")]
             environment = {**launch.environment, "HOME": launch.scratch, "TMPDIR": launch.scratch}
             plan = {"argv": list(launch.argv), "environment": environment, "directory": directory,
