@@ -26,6 +26,7 @@ from forerun.core.session import (
     ReadShared,
     Record,
 )
+from forerun.orchestrator.audits import audit_request
 from forerun.orchestrator.executions import Executions
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.outlet import Outlet
@@ -34,8 +35,7 @@ from forerun.orchestrator.records import ledger_line, totals_message
 from forerun.orchestrator.session import Session
 from forerun.runtime import subjects
 from forerun.runtime.errors import ForerunError
-from forerun.runtime.policy import contract_message
-from forerun.v1 import common_pb2, session_pb2, verification_pb2
+from forerun.v1 import session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
 _BUMP_SECONDS: Final = 4.0
@@ -254,20 +254,8 @@ class Runner:
         self._ports.outbox.put(subject, line.SerializeToString(), line.id)
         if effect.prepared is None:
             return
-        prepared = effect.prepared
-        request = verification_pb2.AuditRequest(
-            line=line,
-            action=common_pb2.Action(tool=prepared.tool, tool_version=prepared.version, arguments=prepared.arguments),
-            workspace=session.context.session if prepared.uses_workspace else "",
-            contract=contract_message(prepared.contract),
-            credential_scope=session.caller.credential_scope,
-            session_label=session.label,
-            worker=self._ports.workers.holder(session.context.session) if prepared.uses_workspace else "",
-            contracts=[contract_message(tool.contract(session.policy)) for tool in session.tools.values()],
-            partition=subjects.partition(
-                session.caller.tenant, session.context.agent, partitions=self._ports.partitions
-            ),
-        )
+        worker = self._ports.workers.holder(session.context.session)
+        request = audit_request(session, effect.prepared, line, worker=worker, partitions=self._ports.partitions)
         self._ports.outbox.put(subjects.audit(session.caller.tenant), request.SerializeToString(), f"audit-{line.id}")
 
     # ------------------------------------------------------------ the end

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from forerun.cli.virtual import TENANT, USER_TOKEN
 from forerun.client import AsyncClient, ForerunClientError, Mode, NotAuthorized, PlatformUnavailable
 from forerun.orchestrator.app import build
+from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.runtime import bus_memory_clients
 from forerun.runtime.auth import token_digest
@@ -238,5 +239,21 @@ def test_errors_of_sessions_are_typed(play: Play) -> None:
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(ForerunClientError):
             await s.client.session("a" * 300).open()
+
+    play(scene, RULES)
+
+
+def test_a_replica_whose_ledger_fails_says_that_it_cannot_go_on(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Exception):
+        pass
+
+    async def run(self: Outbox) -> None:
+        raise Broken
+
+    monkeypatch.setattr(Outbox, "run", run)
+
+    async def scene(s: Stage) -> None:
+        await asyncio.sleep(0.1)
+        assert isinstance(s.platform.apps["orchestrator"].failed.error, Broken)
 
     play(scene, RULES)
