@@ -71,10 +71,14 @@ def barriers(evidence: Evidence) -> Iterator[str]:
     """A call of which nothing is known runs alone among the calls of its message."""
     own = [one for one in evidence.world.log if "/" in one.key and split_key(one.key)[2] < EXTRA_INDEX]
     for alone in own:
-        if alone.tool != "sync_view":
+        if alone.tool != "sync_view" or alone.lingered:
             continue
         for other in own:
-            same = other is not alone and other.key.rpartition("/")[0] == alone.key.rpartition("/")[0]
+            same = (
+                other is not alone
+                and not other.lingered
+                and other.key.rpartition("/")[0] == alone.key.rpartition("/")[0]
+            )
             if same and other.started_at < _end(alone) and alone.started_at < _end(other):
                 yield f"1: {other.tool} {other.key} ran beside {alone.tool} {alone.key}, of which nothing is known"
 

@@ -73,7 +73,7 @@ def draw_temper(chance: random.Random, kinds: frozenset[str]) -> Temper:
     """How the tools behave."""
     if "tools" not in kinds:
         return Temper()
-    shares = [chance.choice([0.0, 0.03, 0.08, 0.15]) for _ in range(10)]
+    shares = [chance.choice([0.0, 0.03, 0.08, 0.15]) for _ in range(11)]
     return Temper(*shares)
 
 

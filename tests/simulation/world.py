@@ -23,6 +23,7 @@ TOPICS: Final = ("tea", "rain", "chess", "bread")
 KEY_HEADER: Final = "x-call-key"
 _FOREVER: Final = 1e6
 _SLOW_SECONDS: Final = (3.0, 9.0)
+_LINGER_SECONDS: Final = (0.05, 6.0)
 _BIG: Final = tuple(b"x" * size for size in (200_000, 1_300_000, 3_000_000))
 
 WRITES: Final = frozenset({"set", "put", "move", "sell", "sync_view", "pop"})
@@ -47,6 +48,7 @@ class Execution:
         announced: Its intent was in the journal when it began.
         end: `ok`, `failed` (answered 500), `broken` (connection cut), `gone` (the caller hung up), "" while it runs.
         digest: Digest of the answer's body.
+        lingered: Its caller had hung up, and it took effect nevertheless, later.
         lied: It did not answer as the same read would otherwise have been answered.
     """
 
@@ -64,6 +66,7 @@ class Execution:
     end: str = ""
     digest: str = ""
     lied: bool = False
+    lingered: bool = False
 
     @property
     def speculative(self) -> bool:
@@ -90,6 +93,7 @@ class Temper:
     slow: float = 0.0
     garbage: float = 0.0
     lie: float = 0.0
+    linger: float = 0.0
 
     def draw(self, chance: random.Random) -> str:
         """What goes wrong with one execution, or `fine`."""
@@ -120,6 +124,7 @@ class World:
         self.log: list[Execution] = []
         self.turned_away: list[tuple[str, str]] = []
         self.misbehaved: Counter[str] = Counter()
+        self._lingering: set[asyncio.Task[None]] = set()
         self.transport: httpx.AsyncBaseTransport = _Wire(self)
 
     @property
@@ -147,7 +152,7 @@ class World:
         """
         arguments = json.loads(body)
         mood = self._temper.draw(self._chance)
-        if tool == "sync_view" and mood in ("hang", "slow"):
+        if tool == "sync_view" and mood in ("hang", "slow", "linger"):
             mood = "fine"  # no policy knows it, so it would have the longest default of all
         if tool in _ANSWERS_COUNT and mood in ("garbage", "lie"):
             mood = "fine"
@@ -168,12 +173,30 @@ class World:
                 one.end = "broken"
                 raise httpx.ReadError("connection reset by peer")
             return response
+        except asyncio.CancelledError:
+            if mood == "linger" and not one.read_at:
+                self._linger(one, arguments)
+            raise
         finally:
-            one.ended_at = loop.time()
+            if not one.lingered:
+                one.ended_at = loop.time()
+
+    def _linger(self, one: Execution, arguments: dict[str, Any]) -> None:
+        """The caller is gone; the server works on all the same."""
+        one.lingered = True
+
+        async def work() -> None:
+            await asyncio.sleep(self._chance.uniform(*_LINGER_SECONDS))
+            self._act(one, arguments)
+            one.ended_at = asyncio.get_running_loop().time()
+
+        task = asyncio.ensure_future(work())
+        self._lingering.add(task)
+        task.add_done_callback(self._lingering.discard)
 
     async def _answer(self, one: Execution, arguments: dict[str, Any], mood: str) -> httpx.Response:
         total = self._chance.uniform(0.05, 2.0)
-        if mood == "slow":
+        if mood == "slow" or (mood == "linger" and self._chance.random() < 0.5):
             total = self._chance.uniform(*_SLOW_SECONDS)
         first = total * self._chance.random()
         await asyncio.sleep(first)
