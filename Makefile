@@ -8,7 +8,7 @@ SEEDS ?= 1
 export NOTE ?=
 DATA ?= ../shared/data
 
-.PHONY: help setup gvisor demo test test-fault sim results bench lint format generate contract-image verify lock clean
+.PHONY: help setup gvisor demo test test-fault sim sim-mutants results bench lint format generate contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-fault: setup ## the real processes killed and broken (part of `make test`)
 
 sim: setup ## the seeded simulation: SEEDS seeds from SEED on
 	@$(PYTHON_BIN) -m tests.simulation --seed $(SEED) --seeds $(SEEDS)
+
+sim-mutants: setup ## plant bugs, one at a time: the simulation has to catch each
+	@$(PYTHON_BIN) -m tests.simulation.hunt
 
 bench: bench-overhead ## all benchmarks; `make bench-NAME` for one, each writes build/bench/NAME.json
 
