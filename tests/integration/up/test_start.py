@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -55,10 +56,10 @@ async def test_the_command_runs_until_it_is_interrupted(tmp_path: Path) -> None:
 
 
 async def test_check_says_what_is_missing(tmp_path: Path, unused_tcp_port: int) -> None:
-    async def check(*arguments: str) -> tuple[int, str]:
+    async def check(*arguments: str, **settings: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "forerun.cli.main", "up", "--check", "--data", str(tmp_path), *arguments,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env={**os.environ, **settings},
         )  # fmt: skip
         output, _ = await process.communicate()
         return process.returncode or 0, " ".join(output.decode().split())
@@ -67,6 +68,8 @@ async def test_check_says_what_is_missing(tmp_path: Path, unused_tcp_port: int) 
     assert code == 0, text
     for part in ("Python ok", "nats-server ok", f"{unused_tcp_port} is free", "isolation in use ok"):
         assert part in text
+    code, text = await check("--port", "0", FORERUN_SANDBOX_ISOLATION="gvisor", FORERUN_SANDBOX_RUNSC="/absent")
+    assert code == 3 and "isolation in use missing isolation is gvisor" in text and "`make gvisor`" in text
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", unused_tcp_port)
     (tmp_path / "broken.yaml").write_text("policies: 7")
     code, text = await check("--port", str(unused_tcp_port), "--policy", str(tmp_path / "broken.yaml"))

@@ -47,6 +47,7 @@ async def _answer(connection: socket.socket) -> bytes:
     answer = b""
     while chunk := await loop.sock_recv(connection, _ANSWER_BYTES):
         answer += chunk
+        # The connection stays open after an answer, and nothing says where it ends but its outermost bracket.
         if answer.count(b"{") == answer.count(b"}") or len(answer) > _ANSWER_BYTES:
             return answer
     return answer
