@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from forerun.core import limits
@@ -85,6 +85,15 @@ class Outlet:
         future: asyncio.Future[session_pb2.CallResult] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(call, []).append(future)
         return future
+
+    def forget(
+        self, calls: Sequence[tuple[int, int]], waiting: Sequence[asyncio.Future[session_pb2.CallResult]]
+    ) -> None:
+        """A unary client has its answers, or waits no more."""
+        for call, future in zip(calls, waiting, strict=True):
+            others = [one for one in self._waiters.pop(call, ()) if one is not future]
+            if others:
+                self._waiters[call] = others
 
     def answer(self, answer: CallAnswer, *, conflict: bool) -> None:
         """Gives an answer to whoever waits for it.

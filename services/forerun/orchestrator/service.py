@@ -35,6 +35,7 @@ from forerun.v1 import session_pb2, session_pb2_grpc
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _HELLO_SECONDS: Final = 30.0
+_WRITTEN_DOWN: Final = frozenset({"batch", "event"})
 _UNARY_SECONDS: Final = limits.DEADLINE_MAX_SECONDS
 
 Requests = AsyncIterator[session_pb2.ConnectRequest]
@@ -99,7 +100,10 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     async def _read(self, runner: Runner, requests: Requests, context: _Context) -> None:
         async for request in requests:
             kind = request.WhichOneof("message")
-            await runner.journal.room()
+            if kind in _WRITTEN_DOWN:
+                await runner.journal.room()
+                if runner.closed or runner.leaving:
+                    return  # another owner goes on; the client is told by the end of the stream
             try:
                 if kind == "batch":
                     if self._admitted(context) != runner.session.caller:
@@ -128,14 +132,22 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                     failure.metadata["turn"] = str(request.batch.turn)
                 runner.outlet.send(session_pb2.ConnectResponse(failure=failure))
 
+    async def _opened(self, hello: session_pb2.Hello) -> Runner:
+        """The session of a unary call, once its journal has room."""
+        runner = await self._engine.open(current_caller(), hello)
+        await runner.journal.room()
+        if runner.closed or runner.leaving:
+            raise _OWNER_CHANGED
+        return runner
+
     async def CallTools(  # noqa: N802
         self, request: session_pb2.CallToolsRequest, context: _Context
     ) -> session_pb2.CallToolsResponse:
         """The calls of one message, for simple clients."""
-        runner = await self._engine.open(current_caller(), request.hello)
-        await runner.journal.room()
+        runner = await self._opened(request.hello)
         turn = request.batch.turn
-        waiting = [runner.outlet.wait_for((turn, call.index)) for call in request.batch.calls]
+        calls = [(turn, call.index) for call in request.batch.calls]
+        waiting = [runner.outlet.wait_for(call) for call in calls]
         try:
             self._engine.ask(runner, request.batch)
             async with asyncio.timeout(remaining_seconds(context, _UNARY_SECONDS)):
@@ -148,6 +160,8 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
             if runner.closed:
                 raise _OWNER_CHANGED from None
             raise
+        finally:
+            runner.outlet.forget(calls, waiting)
         response = session_pb2.CallToolsResponse(results=results)
         if response.ByteSize() > limits.MESSAGE_BYTES - limits.KIB:
             raise ResourceExhausted(
@@ -162,8 +176,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         self, request: session_pb2.RecordEventRequest, context: _Context
     ) -> session_pb2.RecordEventResponse:
         """Records an event, for simple clients."""
-        runner = await self._engine.open(current_caller(), request.hello)
-        await runner.journal.room()
+        runner = await self._opened(request.hello)
         number = self._engine.record(runner, request.event, check_event_id(request.id))
         return session_pb2.RecordEventResponse(number=number)
 

@@ -87,3 +87,17 @@ async def test_a_new_stream_ends_the_old_one_without_an_error() -> None:
     new = out.attach()
     assert await taking is None and old.error is None
     assert out.send(session_pb2.ConnectResponse()) and await new.take() is not None
+
+
+async def test_who_waits_no_more_is_forgotten_and_the_others_are_answered() -> None:
+    out = outlet()
+    calls = [(1, 0), (1, 1)]
+    first = [out.wait_for(call) for call in calls]
+    second = [out.wait_for(call) for call in calls]
+    out.forget(calls, first)
+    for index in range(2):
+        out.answer(answer(index), conflict=False)
+    assert [future.done() for future in (*first, *second)] == [False, False, True, True]
+    out.forget(calls, second)
+    out.close()
+    assert not any(future.cancelled() for future in first)
