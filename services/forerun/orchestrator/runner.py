@@ -251,12 +251,13 @@ class Runner:
         session = self.session
         line = ledger_line(session.context, policy, mode, effect.entry)
         subject = subjects.ledger(session.caller.tenant, session.context.session)
-        self._ports.outbox.put(subject, line.SerializeToString(), line.id)
+        self._ports.outbox.put(subject, line.SerializeToString(deterministic=True), line.id)
         if effect.prepared is None:
             return
         worker = self._ports.workers.holder(session.context.session)
         request = audit_request(session, effect.prepared, line, worker=worker, partitions=self._ports.partitions)
-        self._ports.outbox.put(subjects.audit(session.caller.tenant), request.SerializeToString(), f"audit-{line.id}")
+        data = request.SerializeToString(deterministic=True)
+        self._ports.outbox.put(subjects.audit(session.caller.tenant), data, f"audit-{line.id}")
 
     # ------------------------------------------------------------ the end
 
