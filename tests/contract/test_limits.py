@@ -79,6 +79,12 @@ TESTS = {
     ],
     "TRUSTED_TEXT_BYTES": ["unit/core/test_taint.py::test_the_index_is_bounded_and_then_trusts_nothing_new"],
     "TRUSTED_TOKEN_CHARS": ["unit/core/test_taint.py::test_a_long_text_is_trusted_by_its_tokens"],
+    "RACED_TOOLS": ["unit/core/test_race.py::test_the_table_forgets_the_least_recently_used_tool"],
+    "PROVIDERS": ["unit/core/test_providers.py::test_the_table_forgets_the_least_recently_used_provider"],
+    "BREAKER_PAUSE_INITIAL_SECONDS": [
+        "unit/core/test_providers.py::test_a_failed_probe_doubles_the_pause_up_to_a_bound"
+    ],
+    "BREAKER_PAUSE_MAX_SECONDS": ["unit/core/test_providers.py::test_a_failed_probe_doubles_the_pause_up_to_a_bound"],
     "COMMAND_CHARS": ["unit/core/test_shell.py::test_everything_unclear_or_writing_stays_in_the_workspace"],
     "MESSAGE_BYTES": [
         f"{BATCHES}::test_a_simple_client_gets_one_clear_error_above_the_limit",

@@ -132,4 +132,6 @@ def _attributes(contract: Contract) -> list[str]:
         found.append("sometimes a read")
     if contract.output_cap_bytes is not None:
         found.append(f"output cut at {contract.output_cap_bytes} bytes")
+    if contract.race is not None:
+        found.append(f"second attempts, at most {contract.race.most_extra:.0%} of the calls")
     return found

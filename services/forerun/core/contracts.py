@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from forerun.core import limits
 from forerun.core.canonical import JsonValue
+from forerun.core.race import Race, race_problems
 from forerun.core.shell import CommandClass, ShellRules, classify
 
 
@@ -81,6 +82,7 @@ class Contract:
         read_when: Argument -> values that turn the call into a read; every named argument must match.
         shell_argument: Argument that holds a command line, which decides the effect of the call.
         cost_money: Price of one call, in the policy's currency.
+        race: When a slow call gets a second attempt; None never.
     """
 
     tool: str
@@ -107,6 +109,7 @@ class Contract:
     read_when: Mapping[str, tuple[str, ...]] = field(default_factory=_no_conditions, hash=False)
     shell_argument: str | None = None
     cost_money: float = 0.0
+    race: Race | None = None
 
 
 class Reason(StrEnum):
@@ -353,6 +356,10 @@ def _number_problems(contract: Contract) -> list[str]:
         found.append(
             f"timeout_seconds: must be above 0 and at most {limits.DEADLINE_MAX_SECONDS:g} (DEADLINE_MAX_SECONDS)"
         )
+    if contract.race is not None:
+        found += race_problems(contract.race)
+        if contract.effect is Effect.WRITE or contract.consuming:
+            found.append("race: only a read gets a second attempt")
     if contract.concurrency < 1:
         found.append("concurrency: must be at least 1")
     cap = contract.output_cap_bytes

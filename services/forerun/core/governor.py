@@ -33,6 +33,7 @@ class Refusal(StrEnum):
     WITHHELD = "withheld"
     BOUND = "bound"
     AUTHORITATIVE_FIRST = "authoritative_first"
+    PROVIDER_FAILING = "provider_failing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,9 @@ from enum import StrEnum
 
 from forerun.core.outcomes import CallStatus, Outcome, Served
 
+FIRST_WON = "the first attempt won"
+SECOND_WON = "the second attempt won"
+
 
 class EntryKind(StrEnum):
     """What an entry is about."""
@@ -19,6 +22,7 @@ class EntryKind(StrEnum):
     AUDIT = "audit"
     SESSION = "session"
     EARLY = "early"
+    RACE = "race"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,8 @@ class Totals:
     unknown: int = 0
     early_issued: int = 0
     early_used: int = 0
+    races: int = 0
+    races_won_by_second: int = 0
 
     def add(self, entry: LedgerEntry) -> None:
         """Counts one entry."""
@@ -113,6 +119,10 @@ class Totals:
             self.early_used += entry.outcome.hit
             self.wasted_seconds += entry.wasted_seconds
             self.saved_seconds += entry.saved_seconds
+        elif entry.kind is EntryKind.RACE:
+            self.races += 1
+            self.races_won_by_second += entry.reason == SECOND_WON
+            self.wasted_seconds += entry.wasted_seconds
         elif entry.kind is EntryKind.CALL:
             self.calls += 1
             self.speculable_calls += entry.speculable
@@ -138,3 +148,5 @@ class Totals:
         self.unknown += other.unknown
         self.early_issued += other.early_issued
         self.early_used += other.early_used
+        self.races += other.races
+        self.races_won_by_second += other.races_won_by_second

@@ -103,6 +103,20 @@ TRUSTED_TOKEN_CHARS: Final = 4_096
 COMMAND_CHARS: Final = 16 * KIB
 """A command line that is classified. A longer one is simply not read-only."""
 
+# ---------------------------------------------------------------- providers
+
+RACED_TOOLS: Final = 1_024
+"""Tools whose pace one replica knows, for second attempts of slow calls; the least recently used is forgotten."""
+
+PROVIDERS: Final = 1_024
+"""Providers whose health one replica knows; the least recently used is forgotten."""
+
+BREAKER_PAUSE_INITIAL_SECONDS: Final = 1.0
+"""First pause of a breaker that has opened; doubled at every probe that fails."""
+
+BREAKER_PAUSE_MAX_SECONDS: Final = 60.0
+"""Longest pause of a breaker: a provider that is back is found within a minute."""
+
 # ---------------------------------------------------------------- messages and results
 
 MESSAGE_BYTES: Final = 4 * MIB

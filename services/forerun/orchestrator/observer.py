@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forerun.core.ledger import EntryKind, LedgerEntry, Totals
+from forerun.core.ledger import SECOND_WON, EntryKind, LedgerEntry, Totals
 from forerun.core.outcomes import CallStatus, Served
 from forerun.core.session import CallAnswer, Execute
 from forerun.runtime import metrics_table as m
@@ -150,10 +150,19 @@ class Observer:
                 self._metrics.add(m.WASTED_COST, entry.cost_money, currency="usd")
         elif entry.kind is EntryKind.EARLY and entry.outcome is not None:
             self._metrics.add(m.EARLY_READS, outcome=entry.outcome)
+        elif entry.kind is EntryKind.RACE:
+            self._count_race(entry)
         elif entry.kind is EntryKind.DECISION:
             self._metrics.add(m.GOVERNOR_DECISIONS, reason=entry.reason, kind="tool")
         elif entry.kind is EntryKind.CALL and entry.served is not None:
             self._count_call(entry)
+
+    def _count_race(self, entry: LedgerEntry) -> None:
+        winner = "second" if entry.reason == SECOND_WON else "first"
+        self._metrics.add(m.RACES, tool=entry.tool, winner=winner)
+        self._metrics.add(m.WASTED_SECONDS, entry.wasted_seconds, kind="race")
+        if entry.explanation:
+            self._metrics.add(m.RACES_DIFFERENT, tool=entry.tool)
 
     def _count_call(self, entry: LedgerEntry) -> None:
         if entry.served is not None and entry.served is not Served.UNSPECIFIED:

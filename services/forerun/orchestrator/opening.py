@@ -14,7 +14,7 @@ from forerun.core import limits
 from forerun.core.canonical import CanonicalError
 from forerun.core.outcomes import Mode
 from forerun.core.schema import SchemaError, parse_schema
-from forerun.core.session import AskedCall, Effect, PreparedCall, SessionFacts, SessionMachine, SessionOpened
+from forerun.core.session import AskedCall, Effect, PreparedCall, Replica, SessionFacts, SessionMachine, SessionOpened
 from forerun.core.sites import Sites
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ownership import Claim, Ownership
@@ -68,6 +68,7 @@ class Opening:
     def __init__(self, parts: Parts, ended: Callable[[Runner], None]) -> None:
         self._p = parts
         self._ended = ended
+        self._replica = Replica()
         self._sites: OrderedDict[tuple[str, str], Sites] = OrderedDict()
 
     async def open(self, caller: Caller, hello: session_pb2.Hello) -> Runner:
@@ -159,7 +160,7 @@ class Opening:
         session = Session(
             caller=caller,
             context=context,
-            machine=SessionMachine(facts, policy.session, self._site_table(caller.tenant, claim.agent)),
+            machine=SessionMachine(facts, policy.session, self._site_table(caller.tenant, claim.agent), self._replica),
             policy=policy,
             tools=tools,
             wanted=hello.mode,

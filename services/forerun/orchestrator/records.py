@@ -244,4 +244,6 @@ def totals_message(totals: Totals, *, sessions: int) -> session_pb2.Totals:
         refused=dict(totals.refused),
         early_issued=totals.early_issued,
         early_used=totals.early_used,
+        races=totals.races,
+        races_won_by_second=totals.races_won_by_second,
     )

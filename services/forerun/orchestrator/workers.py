@@ -213,6 +213,7 @@ class Workers:
             idempotency_key=effect.idempotency_key,
             tool_concurrency=prepared.contract.concurrency,
             session_label=label,
+            provider=effect.provider,
         )
         if prepared.contract.output_cap_bytes is not None:
             request.output_cap_bytes = prepared.contract.output_cap_bytes

@@ -93,6 +93,7 @@ KIND: Final = Label("kind", "what was run ahead", ("tool", "model", "plan", "rac
 OUTCOME: Final = Label("outcome", "how it ended", _values(Outcome))
 SERVED: Final = Label("served", "how it was answered", _values(s for s in Served if s is not Served.UNSPECIFIED))
 REASON: Final = Label("reason", "why, `launched` if it was launched", ("launched", *_values(Refusal)))
+WINNER: Final = Label("winner", "the attempt that answered", ("first", "second"))
 MODE: Final = Label("mode", "on whose account", ("authoritative", "speculative", "audit"))
 PRIORITY: Final = Label("priority", "class of the work", ("authoritative", "speculative"))
 CURRENCY: Final = Label("currency", "unit of the cost", ("usd", "credits"))
@@ -140,6 +141,11 @@ MEMO_HITS = Metric("forerun_memo_hits_total", _C, "{call}",
 EARLY_READS = Metric("forerun_early_reads_total", _C, "{call}",
     "Reads issued while the model's message still streamed, by whether the complete message asked for them.",
     _ORCHESTRATOR, (OUTCOME,))
+RACES = Metric("forerun_races_total", _C, "{call}",
+    "Calls with a second attempt at an equivalent provider, by the attempt that answered.", _ORCHESTRATOR,
+    (TOOL, WINNER))
+RACES_DIFFERENT = Metric("forerun_races_different_total", _C, "{call}",
+    "Races whose two attempts answered differently: the providers are not equivalent.", _ORCHESTRATOR, (TOOL,))
 OUTCOME_UNKNOWN = Metric("forerun_outcome_unknown_total", _C, "{call}",
     "Calls that may have taken effect and of which no one can know.", _ORCHESTRATOR)
 SAVED_ESTIMATED_SECONDS = Metric("forerun_saved_estimated_seconds_total", _C, "seconds",

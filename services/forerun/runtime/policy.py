@@ -17,6 +17,7 @@ from forerun.core import limits
 from forerun.core.contracts import EVERYTHING, Contract, Effect, ResourceTemplate, Scope, problems
 from forerun.core.governor import Limits, Prices
 from forerun.core.outcomes import Mode
+from forerun.core.race import Race
 from forerun.core.resources import template_problems
 from forerun.core.session.model import SessionPolicy
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
@@ -134,6 +135,15 @@ def contract_of(message: policy_pb2.EffectContract, server: str = "") -> Contrac
         read_when={name: tuple(values.values) for name, values in message.read_when.items()},
         shell_argument=message.shell_argument or None,
         cost_money=message.cost_money,
+        race=_race(message.race) if message.HasField("race") else None,
+    )
+
+
+def _race(message: policy_pb2.Race) -> Race:
+    usual = Race()
+    return Race(
+        after_quantile=message.after_quantile if message.HasField("after_quantile") else usual.after_quantile,
+        most_extra=message.most_extra if message.HasField("most_extra") else usual.most_extra,
     )
 
 
@@ -322,6 +332,9 @@ def contract_message(contract: Contract) -> policy_pb2.EffectContract:
     )
     if contract.max_staleness_seconds is not None:
         message.max_staleness_seconds = contract.max_staleness_seconds
+    if contract.race is not None:
+        message.race.after_quantile = contract.race.after_quantile
+        message.race.most_extra = contract.race.most_extra
     if contract.output_cap_bytes is not None:
         message.output_cap_bytes = contract.output_cap_bytes
     return message

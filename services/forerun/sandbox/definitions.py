@@ -100,8 +100,9 @@ def _tool(server: Server, spec: policy_pb2.ToolSpec) -> Tool:
         case "http":
             http = spec.http
             endpoint = HttpEndpoint(
-                http.method or "GET", http.url, dict(http.headers), http.json_body, http.idempotency_header
-            )
+                http.method or "GET", http.url, dict(http.headers), http.json_body, http.idempotency_header,
+                tuple(http.alternatives),
+            )  # fmt: skip
         case "python":
             endpoint = PythonEndpoint(spec.python.entry_point)
         case "command":

@@ -186,6 +186,7 @@ def _request(request: sandbox_pb2.ExecuteRequest, tool: Tool) -> Request:
         speculative=priority is not Priority.AUTHORITATIVE, timeout_seconds=_timeout(request.timeout_seconds),
         idempotency_key=request.idempotency_key,
         output_cap_bytes=request.output_cap_bytes if request.HasField("output_cap_bytes") else None, fork=request.fork,
+        provider=request.provider,
     )  # fmt: skip
     concurrency = request.tool_concurrency if request.HasField("tool_concurrency") else None
     return Request(request.execution, invocation, priority, concurrency or None, request.merge_on_success)

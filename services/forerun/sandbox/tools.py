@@ -33,6 +33,11 @@ class HttpEndpoint:
     headers: Mapping[str, str] = field(default_factory=dict)
     json_body: bool = False
     idempotency_header: str = ""
+    alternatives: tuple[str, ...] = ()
+
+    def address(self, provider: int) -> str:
+        """The address of one of the equivalent providers; numbers beyond the last begin again."""
+        return (self.url, *self.alternatives)[provider % (1 + len(self.alternatives))]
 
 
 @dataclass(frozen=True, slots=True)

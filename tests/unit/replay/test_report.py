@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from forerun.cli.replay.agent import Observed, SessionRun
+from forerun.cli.replay.controls import HarmStudy, WrongStudy
 from forerun.cli.replay.divergence import Difference
 from forerun.cli.replay.report import Results, as_json, print_table
 from forerun.cli.replay.scoring import OUTCOMES, Counts, Overhead, paired_overhead, saved_on_first_sessions, tool_rows
@@ -59,6 +61,24 @@ def results(**changes: object) -> Results:
         "seed": 1,
     } | changes
     return Results(**given)  # type: ignore[arg-type]  # fields by name, checked by the dataclass
+
+
+def test_a_control_says_in_keys_of_its_own_whether_it_holds() -> None:
+    wrong = WrongStudy(off_seconds=16.0, wrong_seconds=16.0, launched=9, sites=3, off=2, slowest=50)
+    one = results(wrong=wrong)
+    assert as_json(one)["all_wrong"] == {
+        "off_s": 16.0,
+        "sites": 3,
+        "sites_off": 2,
+        "calls_until_off": 50,
+        "holds": True,
+    }
+    assert one.holds
+    assert not results(wrong=replace(wrong, slowest=51)).holds
+    assert not results(wrong=replace(wrong, wrong_seconds=16.4)).holds
+    assert not results(harm=HarmStudy(None, 79, 950)).holds
+    assert not results(harm=HarmStudy(None, 100, 929)).holds
+    assert results(harm=HarmStudy(None, 80, 970)).holds
 
 
 def test_the_object_has_the_agreed_keys_and_its_ratios() -> None:

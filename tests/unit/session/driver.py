@@ -16,6 +16,7 @@ from forerun.core.governor import Limits, Prices
 from forerun.core.identity import identity_of
 from forerun.core.ledger import EntryKind, LedgerEntry
 from forerun.core.outcomes import CallStatus, Mode, Outcome
+from forerun.core.race import Race
 from forerun.core.resources import footprint
 from forerun.core.session import (
     Answer,
@@ -48,6 +49,7 @@ ORDERS = ResourceTemplate("orders/{id}")
 SHARED = ResourceTemplate("stock/{id}", Scope.SHARED)
 
 CONTRACTS = {
+    "race": Contract("race", "s", Effect.READ, reads=(ORDERS,), race=Race(after_quantile=0.9, most_extra=0.1)),
     "get": Contract("get", "s", Effect.READ, reads=(ORDERS,), speculate=True),
     "set": Contract("set", "s", Effect.WRITE, writes=(ORDERS,)),
     "put": Contract("put", "s", Effect.WRITE, writes=(ORDERS,), idempotent=True),
@@ -115,8 +117,8 @@ class Driver:
     """The world around one machine.
 
     Attributes:
-        seconds: How long each tool takes.
-        results: What executions give instead of the default.
+        seconds: How long each tool takes; `tool@1` at its second provider.
+        results: What executions give instead of the default, by the same names.
         uncertain: Tools of which nobody knows whether they go on after they were stopped.
         stop_seconds: How long tools take to stop that are waited for.
         now: Virtual time.
@@ -283,7 +285,7 @@ class Driver:
         self.executed.append((call.tool, call.arguments, effect.speculative))
         self.log.append(f"run {call.tool}{' ahead' if effect.speculative else ''}")
         self.running[effect.execution] = effect
-        seconds = self.seconds.get(call.tool, 2.0)
+        seconds = self.seconds.get(f"{call.tool}@{effect.provider}", self.seconds.get(call.tool, 2.0))
         snapshot = dict(self.world)
         self.at(seconds, lambda: self._finish(effect, snapshot, seconds))
 
@@ -291,7 +293,7 @@ class Driver:
         if self.running.pop(effect.execution, None) is None:
             return []
         call = effect.prepared
-        result = self.results.get(call.tool)
+        result = self.results.get(f"{call.tool}@{effect.provider}", self.results.get(call.tool))
         if result is None:
             if call.contract.effect is Effect.WRITE:
                 for key in (*call.private.writes, *call.shared.writes):

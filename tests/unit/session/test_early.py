@@ -3,7 +3,6 @@
 from forerun.core.ledger import EntryKind
 from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
 from forerun.core.session import Certificate
-
 from tests.unit.session.driver import Driver, asked, proposal
 
 

@@ -38,6 +38,8 @@ class _LedgerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LedgerKind
     """A session's end, with its totals."""
     LEDGER_KIND_EARLY: _LedgerKind.ValueType  # 6
     """A read that was issued while the model's message still streamed: asked for, not guessed, and not a speculation."""
+    LEDGER_KIND_RACE: _LedgerKind.ValueType  # 7
+    """A call with a second attempt at another provider: who won, and what the other attempt cost."""
 
 class LedgerKind(_LedgerKind, metaclass=_LedgerKindEnumTypeWrapper):
     """What a line is about."""
@@ -56,6 +58,8 @@ LEDGER_KIND_SESSION: LedgerKind.ValueType  # 5
 """A session's end, with its totals."""
 LEDGER_KIND_EARLY: LedgerKind.ValueType  # 6
 """A read that was issued while the model's message still streamed: asked for, not guessed, and not a speculation."""
+LEDGER_KIND_RACE: LedgerKind.ValueType  # 7
+"""A call with a second attempt at another provider: who won, and what the other attempt cost."""
 Global___LedgerKind: _TypeAlias = LedgerKind  # noqa: Y015
 
 @_typing.final

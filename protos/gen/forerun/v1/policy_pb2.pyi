@@ -147,6 +147,7 @@ class EffectContract(_message.Message):
     READ_WHEN_FIELD_NUMBER: _builtins.int
     SHELL_ARGUMENT_FIELD_NUMBER: _builtins.int
     COST_MONEY_FIELD_NUMBER: _builtins.int
+    RACE_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
     """Name of the tool; `prefix*` covers every tool that starts so and has no contract of its own."""
     effect: Global___Effect.ValueType
@@ -201,6 +202,12 @@ class EffectContract(_message.Message):
     def read_when(self) -> _containers.MessageMap[_builtins.str, Global___StringValues]:
         """Argument name to the values with which the call only reads."""
 
+    @_builtins.property
+    def race(self) -> Global___Race:
+        """Slow calls get a second attempt at an equivalent provider; the first answer wins. Only for reads.
+        Absent: no second attempts.
+        """
+
     def __init__(
         self,
         *,
@@ -226,10 +233,11 @@ class EffectContract(_message.Message):
         read_when: _abc.Mapping[_builtins.str, Global___StringValues] | None = ...,
         shell_argument: _builtins.str = ...,
         cost_money: _builtins.float = ...,
+        race: Global___Race | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_concurrency", b"_concurrency", "_max_staleness_seconds", b"_max_staleness_seconds", "_output_cap_bytes", b"_output_cap_bytes", "_timeout_seconds", b"_timeout_seconds", "concurrency", b"concurrency", "max_staleness_seconds", b"max_staleness_seconds", "output_cap_bytes", b"output_cap_bytes", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_concurrency", b"_concurrency", "_max_staleness_seconds", b"_max_staleness_seconds", "_output_cap_bytes", b"_output_cap_bytes", "_race", b"_race", "_timeout_seconds", b"_timeout_seconds", "concurrency", b"concurrency", "max_staleness_seconds", b"max_staleness_seconds", "output_cap_bytes", b"output_cap_bytes", "race", b"race", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_concurrency", b"_concurrency", "_max_staleness_seconds", b"_max_staleness_seconds", "_output_cap_bytes", b"_output_cap_bytes", "_timeout_seconds", b"_timeout_seconds", "compensated_by", b"compensated_by", "concurrency", b"concurrency", "consuming", b"consuming", "cost_money", b"cost_money", "effect", b"effect", "idempotent", b"idempotent", "insensitive_fields", b"insensitive_fields", "max_staleness_seconds", b"max_staleness_seconds", "metered", b"metered", "nfc_fields", b"nfc_fields", "open_world", b"open_world", "output_cap_bytes", b"output_cap_bytes", "read_when", b"read_when", "reads", b"reads", "shell_argument", b"shell_argument", "speculate", b"speculate", "staged", b"staged", "timeout_seconds", b"timeout_seconds", "tool", b"tool", "transactional", b"transactional", "untrusted_output", b"untrusted_output", "writes", b"writes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_concurrency", b"_concurrency", "_max_staleness_seconds", b"_max_staleness_seconds", "_output_cap_bytes", b"_output_cap_bytes", "_race", b"_race", "_timeout_seconds", b"_timeout_seconds", "compensated_by", b"compensated_by", "concurrency", b"concurrency", "consuming", b"consuming", "cost_money", b"cost_money", "effect", b"effect", "idempotent", b"idempotent", "insensitive_fields", b"insensitive_fields", "max_staleness_seconds", b"max_staleness_seconds", "metered", b"metered", "nfc_fields", b"nfc_fields", "open_world", b"open_world", "output_cap_bytes", b"output_cap_bytes", "race", b"race", "read_when", b"read_when", "reads", b"reads", "shell_argument", b"shell_argument", "speculate", b"speculate", "staged", b"staged", "timeout_seconds", b"timeout_seconds", "tool", b"tool", "transactional", b"transactional", "untrusted_output", b"untrusted_output", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__concurrency: _TypeAlias = _typing.Literal["concurrency"]  # noqa: Y015
     _WhichOneofArgType__concurrency: _TypeAlias = _typing.Literal["_concurrency", b"_concurrency"]  # noqa: Y015
@@ -237,6 +245,8 @@ class EffectContract(_message.Message):
     _WhichOneofArgType__max_staleness_seconds: _TypeAlias = _typing.Literal["_max_staleness_seconds", b"_max_staleness_seconds"]  # noqa: Y015
     _WhichOneofReturnType__output_cap_bytes: _TypeAlias = _typing.Literal["output_cap_bytes"]  # noqa: Y015
     _WhichOneofArgType__output_cap_bytes: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__race: _TypeAlias = _typing.Literal["race"]  # noqa: Y015
+    _WhichOneofArgType__race: _TypeAlias = _typing.Literal["_race", b"_race"]  # noqa: Y015
     _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
     _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
     @_typing.overload
@@ -246,9 +256,44 @@ class EffectContract(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__output_cap_bytes) -> _WhichOneofReturnType__output_cap_bytes | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__race) -> _WhichOneofReturnType__race | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
 
 Global___EffectContract: _TypeAlias = EffectContract  # noqa: Y015
+
+@_typing.final
+class Race(_message.Message):
+    """When a second attempt starts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_QUANTILE_FIELD_NUMBER: _builtins.int
+    MOST_EXTRA_FIELD_NUMBER: _builtins.int
+    after_quantile: _builtins.float
+    """When the first has taken longer than this share of the tool's calls, between 0 and 1. Absent: 0.95."""
+    most_extra: _builtins.float
+    """Second attempts for each call, at most, above 0 and at most 1. Absent: 0.05."""
+    def __init__(
+        self,
+        *,
+        after_quantile: _builtins.float | None = ...,
+        most_extra: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_quantile", b"_after_quantile", "_most_extra", b"_most_extra", "after_quantile", b"after_quantile", "most_extra", b"most_extra"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_quantile", b"_after_quantile", "_most_extra", b"_most_extra", "after_quantile", b"after_quantile", "most_extra", b"most_extra"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_quantile: _TypeAlias = _typing.Literal["after_quantile"]  # noqa: Y015
+    _WhichOneofArgType__after_quantile: _TypeAlias = _typing.Literal["_after_quantile", b"_after_quantile"]  # noqa: Y015
+    _WhichOneofReturnType__most_extra: _TypeAlias = _typing.Literal["most_extra"]  # noqa: Y015
+    _WhichOneofArgType__most_extra: _TypeAlias = _typing.Literal["_most_extra", b"_most_extra"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_quantile) -> _WhichOneofReturnType__after_quantile | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__most_extra) -> _WhichOneofReturnType__most_extra | None: ...
+
+Global___Race: _TypeAlias = Race  # noqa: Y015
 
 @_typing.final
 class StringValues(_message.Message):
@@ -483,6 +528,7 @@ class HttpEndpoint(_message.Message):
     HEADERS_FIELD_NUMBER: _builtins.int
     JSON_BODY_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_HEADER_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Method, such as GET or POST."""
     url: _builtins.str
@@ -495,6 +541,10 @@ class HttpEndpoint(_message.Message):
     def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Headers; a value `secret:NAME` is replaced by that secret."""
 
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses of equivalent providers, with the same placeholders: second attempts go there, in turn."""
+
     def __init__(
         self,
         *,
@@ -503,10 +553,11 @@ class HttpEndpoint(_message.Message):
         headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         json_body: _builtins.bool = ...,
         idempotency_header: _builtins.str = ...,
+        alternatives: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "idempotency_header", b"idempotency_header", "json_body", b"json_body", "method", b"method", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "headers", b"headers", "idempotency_header", b"idempotency_header", "json_body", b"json_body", "method", b"method", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,6 +67,7 @@ class ExecuteRequest(_message.Message):
     OUTPUT_CAP_BYTES_FIELD_NUMBER: _builtins.int
     TOOL_CONCURRENCY_FIELD_NUMBER: _builtins.int
     SESSION_LABEL_FIELD_NUMBER: _builtins.int
+    PROVIDER_FIELD_NUMBER: _builtins.int
     execution: _builtins.str
     """Id of this execution, made by the caller."""
     session: _builtins.str
@@ -89,6 +90,8 @@ class ExecuteRequest(_message.Message):
     """Calls of this tool at once on one worker. Absent: no limit of its own."""
     session_label: _builtins.str
     """Logical name of the session for tools that are told it ({session}). Empty: the session's id."""
+    provider: _builtins.int
+    """Which of the tool's equivalent providers: 0 is its own address, and numbers beyond the last begin again."""
     @_builtins.property
     def caller(self) -> _common_pb2.Caller:
         """On whose behalf."""
@@ -112,10 +115,11 @@ class ExecuteRequest(_message.Message):
         output_cap_bytes: _builtins.int | None = ...,
         tool_concurrency: _builtins.int | None = ...,
         session_label: _builtins.str = ...,
+        provider: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes", "_tool_concurrency", b"_tool_concurrency", "action", b"action", "caller", b"caller", "output_cap_bytes", b"output_cap_bytes", "tool_concurrency", b"tool_concurrency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes", "_tool_concurrency", b"_tool_concurrency", "action", b"action", "caller", b"caller", "execution", b"execution", "fork", b"fork", "idempotency_key", b"idempotency_key", "merge_on_success", b"merge_on_success", "output_cap_bytes", b"output_cap_bytes", "priority", b"priority", "session", b"session", "session_label", b"session_label", "timeout_seconds", b"timeout_seconds", "tool_concurrency", b"tool_concurrency"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes", "_tool_concurrency", b"_tool_concurrency", "action", b"action", "caller", b"caller", "execution", b"execution", "fork", b"fork", "idempotency_key", b"idempotency_key", "merge_on_success", b"merge_on_success", "output_cap_bytes", b"output_cap_bytes", "priority", b"priority", "provider", b"provider", "session", b"session", "session_label", b"session_label", "timeout_seconds", b"timeout_seconds", "tool_concurrency", b"tool_concurrency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_cap_bytes: _TypeAlias = _typing.Literal["output_cap_bytes"]  # noqa: Y015
     _WhichOneofArgType__output_cap_bytes: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes"]  # noqa: Y015

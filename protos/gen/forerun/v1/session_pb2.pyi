@@ -820,6 +820,8 @@ class Totals(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     EARLY_ISSUED_FIELD_NUMBER: _builtins.int
     EARLY_USED_FIELD_NUMBER: _builtins.int
+    RACES_FIELD_NUMBER: _builtins.int
+    RACES_WON_BY_SECOND_FIELD_NUMBER: _builtins.int
     calls: _builtins.int
     """Authoritative calls."""
     launched: _builtins.int
@@ -842,6 +844,10 @@ class Totals(_message.Message):
     """Reads issued while the message still streamed."""
     early_used: _builtins.int
     """Of these, reads that a call of the complete message was answered from."""
+    races: _builtins.int
+    """Calls with a second attempt at an equivalent provider."""
+    races_won_by_second: _builtins.int
+    """Of these, calls that the second attempt answered."""
     @_builtins.property
     def outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Speculations by outcome (lower-case name of Outcome without prefix)."""
@@ -871,10 +877,12 @@ class Totals(_message.Message):
         refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         early_issued: _builtins.int = ...,
         early_used: _builtins.int = ...,
+        races: _builtins.int = ...,
+        races_won_by_second: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "early_issued", b"early_issued", "early_used", b"early_used", "executions", b"executions", "launched", b"launched", "memo_hits", b"memo_hits", "outcomes", b"outcomes", "refused", b"refused", "saved_estimated_seconds", b"saved_estimated_seconds", "served", b"served", "sessions", b"sessions", "speculable_calls", b"speculable_calls", "unknown", b"unknown", "wasted_seconds", b"wasted_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "early_issued", b"early_issued", "early_used", b"early_used", "executions", b"executions", "launched", b"launched", "memo_hits", b"memo_hits", "outcomes", b"outcomes", "races", b"races", "races_won_by_second", b"races_won_by_second", "refused", b"refused", "saved_estimated_seconds", b"saved_estimated_seconds", "served", b"served", "sessions", b"sessions", "speculable_calls", b"speculable_calls", "unknown", b"unknown", "wasted_seconds", b"wasted_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

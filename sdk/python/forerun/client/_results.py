@@ -180,6 +180,7 @@ class Totals:
         outcomes: Speculations by outcome.
         memo_hits: Calls answered from the memo.
         early_issued, early_used: Reads issued while a message streamed, and those that its calls were answered from.
+        races, races_won_by_second: Calls with a second attempt at another provider, and those that it answered.
         speculable_calls: Calls that the policy would have allowed to run ahead.
         executions: Tool executions of every kind.
         wasted_seconds: Execution that was not committed.
@@ -196,6 +197,8 @@ class Totals:
     memo_hits: int = 0
     early_issued: int = 0
     early_used: int = 0
+    races: int = 0
+    races_won_by_second: int = 0
     speculable_calls: int = 0
     executions: int = 0
     wasted_seconds: float = 0.0
@@ -263,6 +266,8 @@ def totals_of(message: session_pb2.Totals) -> Totals:
         memo_hits=message.memo_hits,
         early_issued=message.early_issued,
         early_used=message.early_used,
+        races=message.races,
+        races_won_by_second=message.races_won_by_second,
         speculable_calls=message.speculable_calls,
         executions=message.executions,
         wasted_seconds=message.wasted_seconds,

@@ -103,8 +103,7 @@ def as_json(results: Results) -> dict[str, object]:
         "nondeterministic": results.nondeterministic,
         "per_tool": {tool: asdict(row) for tool, row in results.tool_rows.items()},
         "holdout": {"share": 0.0, "sessions": 0} if results.harm is None else results.harm.row(),
-        "all_wrong": None if results.wrong is None else results.wrong.row(),
-    }
+    } | ({} if results.wrong is None else {"all_wrong": results.wrong.row()})
 
 
 def print_table(results: Results, console: Console) -> None:

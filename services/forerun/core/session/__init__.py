@@ -5,6 +5,7 @@ what came of them. So the same decisions run behind real services and in the sim
 """
 
 from forerun.core.session.call import Closed
+from forerun.core.session.context import Replica
 from forerun.core.session.effects import (
     Answer,
     Append,
@@ -73,6 +74,7 @@ __all__ = [
     "Proposal",
     "ReadShared",
     "Record",
+    "Replica",
     "SessionClosed",
     "SessionFacts",
     "SessionMachine",

@@ -67,6 +67,8 @@ def refusal(
         return Refusal.TOO_FAST
     if weighed.lower_bound < weighed.threshold:
         return Refusal.NOT_WORTH
+    if not c.health(prepared).breaker(speculative=True).admits(c.now):
+        return Refusal.PROVIDER_FAILING
     if not c.sites.get(candidate.site).allows():
         return Refusal.SITE_OFF
     return None

@@ -44,9 +44,9 @@ def call_entry(call: Call, answer: CallAnswer) -> LedgerEntry:
         status=answer.status,
         reason=answer.failure.reason if answer.failure else "",
         seconds=answer.result.seconds if answer.result else 0.0,
-        cost_money=prepared.contract.cost_money * call.attempts if prepared else 0.0,
+        cost_money=prepared.contract.cost_money * call.executions if prepared else 0.0,
         call=call.id,
         digest=answer.result.digest if answer.result else "",
         speculable=prepared is not None and prepared.speculable,
-        executions=call.attempts,
+        executions=call.executions,
     )

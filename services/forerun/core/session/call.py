@@ -1,5 +1,6 @@
 """One authoritative call, the message that it belongs to, and what is kept of it when it was answered."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,12 +41,19 @@ class Call:
     execution: str = ""
     attempts: int = 0
     retry_at: float = 0.0
+    second: str = ""
+    second_at: float = math.inf
     settling: int = 0
     may_continue: bool = False
     policy_version: str = ""
     started_at: float = 0.0
     private: Recorded = field(default_factory=lambda: Recorded({}))
     shared: Mapping[str, int] | None = None
+
+    @property
+    def executions(self) -> int:
+        """How often its tool was asked for it."""
+        return self.attempts + bool(self.second)
 
     @property
     def prepared(self) -> PreparedCall:

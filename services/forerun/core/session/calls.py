@@ -271,15 +271,12 @@ class Calls:
                 self._abort(call, CallStatus.TIMEOUT, TIMED_OUT)
             elif call.stage is Stage.BACKING_OFF and self._c.now >= call.retry_at:
                 self._direct.execute(call)
+            elif call.stage is Stage.RUNNING and self._c.now >= call.second_at:
+                self._direct.race(call)
 
     def next_time(self) -> float | None:
         """When `tick` has something to do."""
-        times = [
-            min(call.deadline, call.retry_at) if call.stage is Stage.BACKING_OFF else call.deadline
-            for call in self._open.values()
-            if not self._settles(call)
-        ]
-        return min(times, default=None)
+        return min((_due(call) for call in self._open.values() if not self._settles(call)), default=None)
 
     def _abort(self, call: Call, status: CallStatus, failure: Failure) -> None:
         if call.stage in (Stage.RUNNING, Stage.BACKING_OFF):
@@ -288,3 +285,10 @@ class Calls:
         elif call.stage is Stage.JOINED:
             self._speculations.leave(call.id)
         self._end(call, status, None, failure, Served.UNSPECIFIED if not call.attempts else Served.DIRECT)
+
+
+def _due(call: Call) -> float:
+    """When something is to be done about an open call."""
+    if call.stage is Stage.BACKING_OFF:
+        return min(call.deadline, call.retry_at)
+    return min(call.deadline, call.second_at) if call.stage is Stage.RUNNING else call.deadline

@@ -8,6 +8,8 @@ from forerun.core.freshness import Generations, Recorded, dependencies, recorded
 from forerun.core.governor import Purse
 from forerun.core.ledger import LedgerEntry, Totals
 from forerun.core.outcomes import Mode
+from forerun.core.providers import Health, Providers
+from forerun.core.race import Paces
 from forerun.core.session.effects import Append, Effect, Record
 from forerun.core.session.events import JournalEvent
 from forerun.core.session.lingering import Lingering
@@ -43,6 +45,19 @@ class Timing:
         self.tools[tool] = seconds if known is None else known + _SMOOTHING * (seconds - known)
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What all sessions of a replica learn together.
+
+    Attributes:
+        paces: How long the calls of tools take.
+        providers: The health of providers.
+    """
+
+    paces: Paces = field(default_factory=Paces)
+    providers: Providers = field(default_factory=Providers)
+
+
 @dataclass(slots=True)
 class Context:
     """State of one session under one owner.
@@ -52,6 +67,7 @@ class Context:
         policy: The policy in force.
         mode: The mode in force.
         sites: Call sites of (tenant, agent), shared by its sessions on this replica.
+        replica: Shared by all sessions of this replica.
         number: Number of the last journal event.
         now: Time of the input that is handled, in the runner's monotonic seconds.
     """
@@ -60,6 +76,7 @@ class Context:
     policy: SessionPolicy
     mode: Mode
     sites: Sites
+    replica: Replica = field(default_factory=Replica)
     number: int = 0
     now: float = 0.0
     effects: list[Effect] = field(default_factory=list)
@@ -125,6 +142,15 @@ class Context:
         They may be older than the real ones, never newer: what is recorded under them can only be too stale.
         """
         return {mark: self.shared_seen.get(mark, 0) for mark in shared_marks(prepared)}
+
+    @property
+    def tenant(self) -> str:
+        """Whose session it is."""
+        return self.facts.tenant
+
+    def health(self, prepared: PreparedCall) -> Health:
+        """The health of the provider behind a call's tool."""
+        return self.replica.providers.of(self.tenant, prepared.contract.server or prepared.tool)
 
     def learn(self, prepared: PreparedCall, result: ExecutionResult) -> None:
         """Takes the duration of an execution."""

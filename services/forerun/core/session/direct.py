@@ -7,15 +7,17 @@ from functools import partial
 from forerun.core import limits
 from forerun.core.freshness import UNSETTLED
 from forerun.core.outcomes import CallStatus, Served
+from forerun.core.providers import BreakerState
 from forerun.core.resources import ROOT, conflicts
 from forerun.core.session.answers import Close, call_answer
 from forerun.core.session.call import Call, Stage
 from forerun.core.session.context import Context
 from forerun.core.session.effects import BumpShared, CancelExecution, Execute
 from forerun.core.session.events import CallFinished, CallIntent
-from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait
+from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait, provider_failed
 from forerun.core.session.memo import Remembered
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
+from forerun.core.session.racing import Racing
 from forerun.core.session.speculation import Speculations
 
 _ANYTHING = ((ROOT,), (ROOT,))
@@ -30,6 +32,7 @@ class Direct:
         self._close = close
         self._executions: dict[str, Call] = {}
         self._abandoned: dict[str, Call] = {}
+        self._racing = Racing(context)
 
     def start(self, call: Call) -> None:
         """Executes a call; nothing that is known may answer it."""
@@ -73,10 +76,23 @@ class Direct:
         call.attempts += 1
         call.started_at = self._c.now
         call.execution = self._c.execution_id()
-        self._executions[call.execution] = call
+        self._racing.started(call)
+        if call.attempts == 1:
+            self._c.health(prepared).retries.earn()
+        self._run(call, call.execution)
+
+    def race(self, call: Call) -> None:
+        """The call takes longer than most: a second attempt, at the next provider."""
+        if self._racing.may_start(call):
+            call.second = self._c.execution_id()
+            self._run(call, call.second, provider=1)
+
+    def _run(self, call: Call, execution: str, *, provider: int = 0) -> None:
+        prepared = call.prepared
+        self._executions[execution] = call
         self._c.emit(
             Execute(
-                execution=call.execution,
+                execution=execution,
                 prepared=prepared,
                 speculative=False,
                 timeout_seconds=max(0.001, call.deadline - self._c.now),
@@ -84,6 +100,7 @@ class Direct:
                 fork=f"call-{call.id[0]}-{call.id[1]}" if prepared.forks else "",
                 merge_on_success=prepared.forks,
                 idempotency_key=f"{self._c.facts.session}/{call.id[0]}/{call.id[1]}",
+                provider=provider,
             )
         )
 
@@ -95,15 +112,25 @@ class Direct:
                 self._c.lingering.add(abandoned.id, abandoned.prepared.private.writes)
             self.bump(abandoned.prepared)
             return True
+        if self._racing.finished(execution, result):
+            return True
         call = self._executions.pop(execution, None)
         if call is None:
             return False
         if call.stage is not Stage.RUNNING:
             return True
+        self._racing.ended(call, execution, result)
+        if call.second and self._other(call, execution) in self._executions:
+            if result.status is not CallStatus.OK:
+                return True  # the other attempt decides
+            loser = self._racing.won(call, execution, result)
+            del self._executions[loser]
+            self._c.emit(CancelExecution(loser))
         if result.status is CallStatus.OUTCOME_UNKNOWN and call.prepared.repeatable:
             # The way to the tool broke. For what may be repeated that is no more than a failed try.
             result = replace(result, status=CallStatus.UNAVAILABLE)
         self._note_end(call, result)
+        self._judge(call.prepared, result)
         if self._may_retry(call, result):
             self._bump_private(call.prepared)
             call.stage = Stage.BACKING_OFF
@@ -134,6 +161,16 @@ class Direct:
         call.may_continue = True
         self._c.lingering.add(call.id, call.prepared.private.writes)
 
+    @staticmethod
+    def _other(call: Call, execution: str) -> str:
+        return call.execution if execution == call.second else call.second
+
+    def _judge(self, prepared: PreparedCall, result: ExecutionResult) -> None:
+        """The provider's health, where the end says something of it."""
+        failed = provider_failed(result)
+        if failed is not None:
+            self._c.health(prepared).breaker(speculative=False).record(not failed, self._c.now)
+
     def _may_retry(self, call: Call, result: ExecutionResult) -> bool:
         """Whether to try again: never what may have taken effect, a tool that is away a few times.
 
@@ -141,10 +178,13 @@ class Direct:
         """
         if result.status is not CallStatus.UNAVAILABLE or not (call.prepared.repeatable or result.not_started):
             return False
-        ours = result.failure is not None and result.failure.reason in OURS
-        if not ours and call.attempts >= limits.CALL_ATTEMPTS:
+        if self._c.now + max(limits.RETRY_BACKOFF_INITIAL_SECONDS, asked_wait(result)) >= call.deadline:
             return False
-        return self._c.now + max(limits.RETRY_BACKOFF_INITIAL_SECONDS, asked_wait(result)) < call.deadline
+        if result.failure is not None and result.failure.reason in OURS:
+            return True
+        health = self._c.health(call.prepared)
+        calm = health.breaker(speculative=False).state(self._c.now) is BreakerState.CLOSED
+        return call.attempts < limits.CALL_ATTEMPTS and calm and health.retries.spend()
 
     def _settle(self, call: Call, status: CallStatus, result: ExecutionResult | None, failure: Failure | None) -> None:
         """Counts the end of a write, also of a failed one, and stores the outcome of what may not be repeated."""
@@ -222,6 +262,8 @@ class Direct:
     def abort(self, call: Call, status: CallStatus, failure: Failure) -> bool:
         """Stops the execution of a call. True where its end is under way by that, and not for others to tell."""
         writes = call.prepared.writes
+        if self._executions.pop(call.second, None) is not None:
+            self._c.emit(CancelExecution(call.second))
         if self._executions.pop(call.execution, None) is not None:
             self._c.emit(CancelExecution(call.execution, settle=writes))
             if writes:

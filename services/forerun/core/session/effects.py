@@ -36,6 +36,7 @@ class Execute:
         fork: Run in a fork of this id; empty: no fork.
         merge_on_success: Merge the fork at the end.
         idempotency_key: Stable over retries of one logical call.
+        provider: Which of the tool's equivalent providers; a second attempt goes to the next one.
     """
 
     execution: str
@@ -46,6 +47,7 @@ class Execute:
     merge_on_success: bool
     idempotency_key: str
     ahead: bool = False
+    provider: int = 0
 
 
 @dataclass(frozen=True, slots=True)

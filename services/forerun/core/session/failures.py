@@ -55,3 +55,16 @@ INTERRUPTED = Failure(
     "OUTCOME_UNKNOWN",
     "the call was started, its owner was lost, and it may not be repeated; look at the tool before asking again",
 )
+
+
+def provider_failed(result: ExecutionResult) -> bool | None:
+    """Whether the end of an execution speaks against the tool's provider; None where it says nothing of it.
+
+    A rate limit is an answer, with a time to come back at. What the platform itself could not do is no one's failure.
+    """
+    reason = result.failure.reason if result.failure is not None else ""
+    if result.status is CallStatus.OK:
+        return False
+    if result.status not in (CallStatus.UNAVAILABLE, CallStatus.TIMEOUT) or reason in OURS or reason == "RATE_LIMITED":
+        return None
+    return True

@@ -6,7 +6,7 @@ from forerun.core.ledger import Totals
 from forerun.core.outcomes import Mode
 from forerun.core.session.call import Closed
 from forerun.core.session.calls import Calls
-from forerun.core.session.context import Context
+from forerun.core.session.context import Context, Replica
 from forerun.core.session.early import EarlyIssue
 from forerun.core.session.effects import Append, Effect
 from forerun.core.session.events import (
@@ -37,8 +37,10 @@ class SessionMachine:
     Times are monotonic seconds of whoever runs it. The machine never waits: `next_time` says when `tick` is due.
     """
 
-    def __init__(self, facts: SessionFacts, policy: SessionPolicy, sites: Sites | None = None) -> None:
-        self._c = Context(facts, policy, facts.mode, sites or Sites())
+    def __init__(
+        self, facts: SessionFacts, policy: SessionPolicy, sites: Sites | None = None, replica: Replica | None = None
+    ) -> None:
+        self._c = Context(facts, policy, facts.mode, sites or Sites(), replica or Replica())
         self._speculations = Speculations(self._c)
         self._proposals = Proposals(self._c, self._speculations)
         self._early = EarlyIssue(self._c, self._speculations)

@@ -21,6 +21,7 @@ from forerun.core.session.effects import (
     Promote,
     ReadShared,
 )
+from forerun.core.session.failures import provider_failed
 from forerun.core.session.model import CallId, ExecutionResult, PreparedCall
 from forerun.core.session.speculated import UNCERTAIN, Committed, Speculation, Stage, Taken
 
@@ -108,6 +109,10 @@ class Speculations:
             self._never_started(speculation, Refusal.NO_SLOT)
             return True
         self._stopped(speculation)
+        failed = provider_failed(result)
+        if failed is not None:
+            breaker = self._c.health(speculation.prepared).breaker(speculative=not speculation.early)
+            breaker.record(not failed, self._c.now)
         speculation.result = result
         speculation.stage = Stage.CERTIFYING
         prepared = speculation.prepared

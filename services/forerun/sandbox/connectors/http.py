@@ -92,14 +92,15 @@ class HttpConnector:
         headers = self._secrets.resolve(endpoint.headers)
         if endpoint.idempotency_header and invocation.idempotency_key:
             headers[endpoint.idempotency_header] = invocation.idempotency_key
-        url = fill_url(endpoint.url, invocation)
+        address = endpoint.address(invocation.provider)
+        url = fill_url(address, invocation)
         content: bytes | None = None
         parameters: list[tuple[str, str]] = []
         if endpoint.json_body:
             content = invocation.raw
             headers = {"content-type": "application/json", **headers}
         else:
-            named = set(placeholders(endpoint.url))
+            named = set(placeholders(address))
             for name, value in invocation.arguments.items():
                 if name not in named:
                     parameters += _query(name, value)
@@ -114,7 +115,7 @@ class HttpConnector:
                 ErrorReason.ARGUMENTS_REFUSED, f"the arguments make no valid address for {invocation.tool.name}",
                 tool=invocation.tool.name,
             ) from error  # fmt: skip
-        egress = _egress(invocation.tool.server.egress, endpoint.url)
+        egress = _egress(invocation.tool.server.egress, address)
         if not egress.allows_name(request.url.host):
             raise rejected(
                 ErrorReason.EGRESS_DENIED, f"{invocation.tool.name} may not connect there; see `egress` of its server",

@@ -45,6 +45,7 @@ class Invocation:
         idempotency_key: The same for every try of the logical call.
         output_cap_bytes: Cap of the tool's own contract.
         fork: Fork of the workspace to work in; empty reads the workspace.
+        provider: Which of the tool's equivalent providers.
     """
 
     tool: Tool
@@ -60,6 +61,7 @@ class Invocation:
     idempotency_key: str = ""
     output_cap_bytes: int | None = None
     fork: str = ""
+    provider: int = 0
 
     @property
     def owner(self) -> Owner:
