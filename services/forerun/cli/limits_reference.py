@@ -37,6 +37,8 @@ _SESSION: Final = "A further session is refused until one ends."
 _LEFT_OUT: Final = "The least recently used entry goes first."
 _SLOW: Final = "The connection ends; the client connects again and asks for what it has not got."
 
+_NOT_SAID: Final = Beyond("")
+
 TABLE: Final[Mapping[str, Beyond]] = {
     "ARGUMENTS_BYTES": Beyond(_REJECTED, ("MESSAGE_TOO_LARGE",)),
     "JSON_DEPTH": Beyond(_REJECTED, ("ARGUMENTS_NOT_JSON",)),
@@ -155,7 +157,7 @@ def reference() -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, (value, meaning) in bounds().items():
-        beyond = TABLE[name]
+        beyond = TABLE.get(name, _NOT_SAID)  # a test finds it
         errors, settings = ("<br>".join(f"`{one}`" for one in many) for many in (beyond.errors, beyond.settings))
         lines.append(f"| `{name}` | {_shown(name, value)} | {meaning} | {beyond.what} | {errors} | {settings} |")
     return "\n".join(lines) + "\n"
