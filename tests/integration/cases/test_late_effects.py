@@ -192,6 +192,18 @@ def test_a_session_ends_after_everything_that_it_stops(play: Play) -> None:
     play(scene, rules, tools=tools)
 
 
+def test_a_client_is_told_of_tools_that_have_not_ended(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            asking = asyncio.ensure_future(session.call_tools([Call("count", {})]))
+            await asyncio.sleep(0.5)
+        await asking
+        assert session.totals is not None
+
+    play(scene, policy(tool("count", "WRITE", writes=["y"])), tools=Tools(seconds=60.0, stubborn_seconds=30.0))
+    assert "1 of its tools had not" in caplog.text
+
+
 def test_what_does_not_settle_is_reported_and_not_waited_for(play: Play) -> None:
     async def scene(s: Stage) -> None:
         stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())

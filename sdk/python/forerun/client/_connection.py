@@ -390,6 +390,12 @@ class Connection:
             case "failure":
                 self._refused(message.failure)
             case "ended" if not self._ended.done():
+                if message.ended.unsettled_executions:
+                    _LOG.warning(
+                        "session %s has ended, and %d of its tools had not: they may still change something",
+                        self._hello.session,
+                        message.ended.unsettled_executions,
+                    )
                 self._ended.set_result(message.ended.totals)
 
     def _leave(self, seconds: float) -> None:
