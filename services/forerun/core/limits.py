@@ -71,8 +71,8 @@ CALL_ATTEMPTS: Final = 3
 RETRY_BACKOFF_INITIAL_SECONDS: Final = 0.1
 """Wait before the second try; doubled for each further one."""
 
-RETRY_BACKOFF_MAX_SECONDS: Final = 5.0
-"""Longest wait between two tries, unless the provider asked for more with Retry-After."""
+RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
+"""Longest wait between two tries, unless a provider asks for more. Parts of the platform are back within seconds."""
 
 # ---------------------------------------------------------------- speculation
 

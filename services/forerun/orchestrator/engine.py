@@ -304,9 +304,10 @@ class Orchestrator:
             runner.outlet.go_away(grace_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
-                await asyncio.gather(*(runner.quiet.wait() for runner in runners))
+                await asyncio.gather(*(_send_on(runner) for runner in runners))
         for runner in runners:
-            runner.abandon()
+            if not runner.leaving:
+                runner.abandon()
 
     async def drain(self, grace_seconds: float) -> None:
         """Writes what the journals owe: sessions stay there, so that another replica goes on with them."""
@@ -314,6 +315,13 @@ class Orchestrator:
         deadline = loop.time() + grace_seconds
         for journal in list(self._journals):
             await journal.drain(max(0.0, deadline - loop.time()))
+
+
+async def _send_on(runner: Runner) -> None:
+    """Lets go of a session at the first moment without an open call: its client may not have heard the goodbye yet."""
+    while runner.session.machine.running:
+        await runner.quiet.wait()
+    runner.abandon()
 
 
 def _take_event(machine: SessionMachine, event: session_pb2.ClientEvent, now: float, event_id: str) -> list[Effect]:

@@ -1,20 +1,20 @@
-"""Sandbox workers: which one, its tools, and the execution of actions on it."""
+"""Sandbox workers: their tools, and the execution of actions on them."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from forerun.core import limits
+from forerun.core.contracts import Effect
 from forerun.core.outcomes import CallStatus
 from forerun.core.session import Execute, ExecutionResult, Failure
+from forerun.orchestrator.fleet import Fleet, Worker
 from forerun.orchestrator.preparation import Tool, tool_of
 from forerun.orchestrator.records import failure_from, failure_of, status_of
 from forerun.runtime.auth import Caller, on_behalf_of
@@ -28,43 +28,20 @@ from forerun.runtime.errors import (
     NotFound,
     ResourceExhausted,
     Unavailable,
+    never_started,
 )
 from forerun.runtime.network import Network, rpc_errors
-from forerun.v1 import common_pb2, sandbox_pb2, sandbox_pb2_grpc
+from forerun.v1 import common_pb2, sandbox_pb2
 
 _LOG: Final = logging.getLogger(__name__)
 
 _TRANSPORT_MARGIN_SECONDS: Final = 5.0
 _SHORT_SECONDS: Final = 5.0
 _LIST_SECONDS: Final = 20.0
-_SILENT_SECONDS: Final = 10.0
-_GONE_SECONDS: Final = 60.0
-_PINS: Final = 2 * limits.SESSIONS_PER_REPLICA
 _MERGE_ATTEMPTS: Final = 6
 _TOOL_LISTS: Final = 1_024
 
 _ListKey = tuple[str, str, str, str]
-
-
-@dataclass(slots=True)
-class Worker:
-    """One worker, as far as this replica knows.
-
-    Attributes:
-        address: Where it is reached.
-        name: Its id, by its last report; empty before the first one.
-        speculative_free: Free slots for speculation, by its last report less what was started since.
-        waiting: Authoritative calls that wait there.
-        heard_at: Loop time of the last report; configured workers count as heard.
-        stub: Calls it.
-    """
-
-    address: str
-    stub: sandbox_pb2_grpc.SandboxServiceStub = field(repr=False)
-    name: str = ""
-    speculative_free: int = 1
-    waiting: int = 0
-    heard_at: float = field(default=float("inf"))
 
 
 class Workers:
@@ -77,15 +54,12 @@ class Workers:
     """
 
     def __init__(self, network: Network, targets: tuple[str, ...], *, tools_changed: Callable[[], None]) -> None:
-        self._network = network
+        self._fleet = Fleet(network, targets)
         self._tools_changed = tools_changed
-        self._workers: dict[str, Worker] = {target: self._made(target) for target in targets}
         self._tools: dict[_ListKey, Mapping[str, Tool]] = {}
         self._listing: dict[_ListKey, asyncio.Future[Mapping[str, Tool]]] = {}
         self._generation: dict[str, int] = {}
-        self._pins: OrderedDict[str, Worker] = OrderedDict()
-
-    # ------------------------------------------------------------ who is there
+        self._running: dict[str, Worker] = {}
 
     async def hear(self, message: Message) -> None:
         """Takes a load report."""
@@ -93,56 +67,16 @@ class Workers:
             report = sandbox_pb2.LoadReport.FromString(message.data)
         except DecodeError:
             return
-        worker = self._workers.get(report.address)
-        if worker is None:
-            if len(self._workers) >= 4096:
-                return
-            worker = self._workers[report.address] = self._made(report.address)
-        worker.name = report.worker
-        worker.speculative_free = report.speculative_free
-        worker.waiting = report.authoritative_waiting
-        worker.heard_at = asyncio.get_running_loop().time()
+        if not self._fleet.heard(report):
+            return
         if self._generation.get(report.address, 0) != report.tools_generation:
             self._generation[report.address] = report.tools_generation
             self._tools = {key: tools for key, tools in self._tools.items() if key[0] != report.address}
             self._tools_changed()
 
-    def choose(self, session: str) -> Worker:
-        """The worker of a session: by rendezvous hashing at first, and from then on the same one.
-
-        Its workspace is there. Only a worker that was silent for long is given up, and its workspaces with it.
-
-        Raises:
-            Unavailable: none is known.
-        """
-        now = asyncio.get_running_loop().time()
-        pinned = self._pins.get(session)
-        if pinned is not None and pinned.heard_at > now - _GONE_SECONDS:
-            self._pins.move_to_end(session)
-            return pinned
-        alive = [one for one in self._workers.values() if one.heard_at > now - _SILENT_SECONDS]
-        if not alive:
-            raise Unavailable(
-                ErrorReason.PEER_UNAVAILABLE,
-                "no sandbox worker is known; set sandbox_targets, or wait until one reports",
-                retry_after_seconds=1.0,
-            )
-        chosen = max(
-            alive, key=lambda one: hashlib.blake2b(f"{one.address}\0{session}".encode(), digest_size=8).digest()
-        )
-        if session:
-            self._pins[session] = chosen
-            if len(self._pins) > _PINS:
-                self._pins.popitem(last=False)
-        return chosen
-
     def holder(self, session: str) -> str:
         """The id of the worker that holds a session's workspace; empty where that is not known."""
-        pinned = self._pins.get(session)
-        return pinned.name if pinned is not None else ""
-
-    def _made(self, address: str) -> Worker:
-        return Worker(address, sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(address)))
+        return self._fleet.holder(session)
 
     # ------------------------------------------------------------ tools
 
@@ -152,7 +86,7 @@ class Workers:
         Raises:
             ForerunError: the worker cannot be asked.
         """
-        worker = self.choose(session)
+        worker = self._fleet.choose(session, anywhere=True)
         key = (worker.address, caller.tenant, caller.principal, caller.credential_scope)
         known = self._tools.get(key)
         if known is not None:
@@ -172,7 +106,7 @@ class Workers:
                 tenant=caller.tenant, principal=caller.principal, credential_scope=caller.credential_scope
             )
         )
-        with rpc_errors():
+        with worker.noticed(), rpc_errors():
             response = await worker.stub.ListTools(request, timeout=_LIST_SECONDS, metadata=on_behalf_of(caller))
         tools = {message.name: tool_of(message) for message in response.tools}
         if generation == self._generation.get(worker.address):  # else they are others again already
@@ -186,10 +120,10 @@ class Workers:
     def has_slot(self, session: str) -> bool:
         """A speculation may start now: a slot is free by the last report, and no real call waits there."""
         try:
-            worker = self.choose(session)
+            worker = self._fleet.choose(session)
         except Unavailable:
             return False
-        return worker.speculative_free > 0 and worker.waiting == 0
+        return worker.speculative_free > 0 and worker.waiting == 0 and not worker.away
 
     async def execute(self, effect: Execute, caller: Caller, session: str, label: str) -> ExecutionResult:
         """Runs an action to its end. Never raises but for cancellation, which stops the tool."""
@@ -222,10 +156,12 @@ class Workers:
         chunks: list[bytes] = []
         size = 0
         try:
-            worker = self.choose(session)
+            reads = prepared.contract.effect is not Effect.WRITE
+            worker = self._fleet.choose(session, anywhere=reads and not prepared.uses_workspace)
+            self._running[effect.execution] = worker
             if effect.speculative:
                 worker.speculative_free -= 1
-            with rpc_errors():
+            with worker.noticed(), rpc_errors():
                 stream = worker.stub.Execute(
                     request,
                     timeout=effect.timeout_seconds + _TRANSPORT_MARGIN_SECONDS,
@@ -247,12 +183,18 @@ class Workers:
         except ForerunError as error:
             seconds = asyncio.get_running_loop().time() - begun_at
             return _failed(error, speculative=effect.speculative, started=started, seconds=seconds)
+        finally:
+            self._running.pop(effect.execution, None)
+
+    def _at(self, execution: str, session: str) -> Worker:
+        """Where an execution runs."""
+        return self._running.get(execution) or self._fleet.choose(session)
 
     async def promote(self, execution: str, timeout_seconds: float, caller: Caller, session: str) -> None:
         """Makes a running speculation authoritative. When it is too late its end is on the way: nothing to do."""
         try:
             with rpc_errors():
-                await self.choose(session).stub.Promote(
+                await self._at(execution, session).stub.Promote(
                     sandbox_pb2.PromoteRequest(execution=execution, timeout_seconds=max(0.001, timeout_seconds)),
                     timeout=_SHORT_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -266,7 +208,7 @@ class Workers:
         """Stops an execution and waits until its tool has ended; what came of it comes by its own stream."""
         try:
             with rpc_errors():
-                await self.choose(session).stub.StopExecution(
+                await self._at(execution, session).stub.StopExecution(
                     sandbox_pb2.StopExecutionRequest(execution=execution),
                     timeout=limits.CANCEL_SETTLE_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -282,7 +224,7 @@ class Workers:
         for attempt in range(_MERGE_ATTEMPTS):
             try:
                 with rpc_errors():
-                    await self.choose(session).stub.MergeFork(
+                    await self._fleet.choose(session).stub.MergeFork(
                         sandbox_pb2.MergeForkRequest(session=session, fork=fork),
                         timeout=_SHORT_SECONDS * 2,
                         metadata=on_behalf_of(caller),
@@ -300,7 +242,7 @@ class Workers:
         """Drops a fork; the worker drops it with the session at the latest."""
         try:
             with rpc_errors():
-                await self.choose(session).stub.DropFork(
+                await self._fleet.choose(session).stub.DropFork(
                     sandbox_pb2.DropForkRequest(session=session, fork=fork),
                     timeout=_SHORT_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -312,7 +254,7 @@ class Workers:
         """Drops a session's workspace and connections."""
         try:
             with rpc_errors():
-                await self.choose(session).stub.CloseSession(
+                await self._fleet.choose(session).stub.CloseSession(
                     sandbox_pb2.CloseSessionRequest(session=session),
                     timeout=_SHORT_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -365,7 +307,7 @@ def _failed(error: ForerunError, *, speculative: bool, started: bool, seconds: f
     if isinstance(error, InvalidArgument | NotFound):
         return ExecutionResult(status=CallStatus.REJECTED, failure=failure_from(error), not_started=True)
     # A connection that was refused never carried the request. One that broke after Started may have done anything.
-    not_started = not started and error.metadata.get("connected") == "false"
+    not_started = not started and never_started(error)
     return ExecutionResult(
         status=CallStatus.UNAVAILABLE,
         failure=failure_from(error),

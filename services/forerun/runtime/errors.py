@@ -272,6 +272,16 @@ _CLASS_OF_CODE: Final[Mapping[grpc.StatusCode, type[ForerunError]]] = {
     grpc.StatusCode.DATA_LOSS: Bug,
 }  # fmt: skip
 
+STARTED_KEY: Final = "started"
+"""Key of an error's metadata. `false`: the call certainly reached no handler, so it may be asked again."""
+
+NEVER_STARTED: Final = "false"
+"""The only value of that key."""
+
+# How grpc says that a call found no connection, so that nothing of it has left this process. In another wording a
+# refused call only counts as one that may have started, which is the safe reading.
+_NO_CONNECTION: Final = ("failed to connect to all addresses", "connections to all backends failing")
+
 # What an error without ErrorInfo means: it was made by the transport, not by one of our services.
 _TRANSPORT_REASON: Final[Mapping[grpc.StatusCode, ErrorReason]] = {
     grpc.StatusCode.UNAVAILABLE: ErrorReason.PEER_UNAVAILABLE,
@@ -331,9 +341,17 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> ForerunError:
                 return from_rpc_status(status_pb2.Status.FromString(value))
             except DecodeError:
                 break  # not one of ours: fall back to code and text
-    return _too_large(error) or from_rpc_status(
+    found = _too_large(error) or from_rpc_status(
         status_pb2.Status(code=error.code().value[0], message=error.details() or "")
     )
+    if isinstance(found, Unavailable) and found.message.startswith(_NO_CONNECTION):
+        found.metadata = {STARTED_KEY: NEVER_STARTED}
+    return found
+
+
+def never_started(error: ForerunError) -> bool:
+    """Whether a failed call has certainly not reached its handler."""
+    return error.metadata.get(STARTED_KEY) == NEVER_STARTED
 
 
 def _too_large(error: grpc.aio.AioRpcError) -> ForerunError | None:

@@ -164,7 +164,7 @@ class MemoryNetwork:
         health = HealthServicer(services)
         unguarded: Any = server  # has the two methods that the generated function uses
         health_pb2_grpc.add_HealthServicer_to_server(health, unguarded)
-        return _MemoryServerHandle(self._fabric, server, health, self._fabric.listen(target, server))
+        return _MemoryServerHandle(self._fabric, server, guarded, health, self._fabric.listen(target, server))
 
     def channel(self, target: str) -> grpc.aio.Channel:
         """The channel to `target`; see `Network.channel`."""
@@ -184,9 +184,12 @@ class MemoryNetwork:
 
 
 class _MemoryServerHandle:
-    def __init__(self, fabric: MemoryFabric, server: MemoryServer, health: HealthServicer, address: str) -> None:
+    def __init__(
+        self, fabric: MemoryFabric, server: MemoryServer, guarded: GuardedServer, health: HealthServicer, address: str
+    ) -> None:
         self._fabric = fabric
         self._server = server
+        self._guarded = guarded
         self._health = health
         self._address = address
 
@@ -199,8 +202,11 @@ class _MemoryServerHandle:
 
     async def stop(self, grace_seconds: float) -> None:
         self._health.close()
+        self._guarded.refuse()
+        ends_at = asyncio.get_running_loop().time() + grace_seconds
         try:
-            await self._server.stop(grace_seconds)
+            await self._guarded.until_idle(grace_seconds)
+            await self._server.stop(max(0.0, ends_at - asyncio.get_running_loop().time()))
         finally:
             self._fabric.forget(self._address, self._server)
 

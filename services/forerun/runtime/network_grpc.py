@@ -22,6 +22,9 @@ _Options = list[tuple[str, int | str]]
 
 # Time for handlers that the end of the grace cancelled to clean up and to answer.
 _CUT_SECONDS: Final = 0.5
+# How long new calls get a typed refusal before grpc tears the connections: who hears it knows that nothing was started,
+# and stays away from then on.
+_REFUSING_SECONDS: Final = 0.3
 
 _HEALTH_SERVICE: Final[str] = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
@@ -105,12 +108,15 @@ class _GrpcServerHandle:
 
     async def stop(self, grace_seconds: float) -> None:
         self._health.close()
-        # grpc's own end of the grace cuts the calls without a status of ours; so it comes a little later, and until
-        # then the handlers are cancelled, which sends their clients a typed error.
-        # Kept here: a caller that is cancelled leaves it running and calls again with less grace.
-        self._stopping = asyncio.ensure_future(self._server.stop(grace_seconds + _CUT_SECONDS))
-        await asyncio.wait([self._stopping], timeout=grace_seconds)
+        # grpc's own stop cuts what runs, and what arrives meanwhile, without a status of ours. So it comes last.
+        self._guarded.refuse()
+        begun_at = asyncio.get_running_loop().time()
+        await self._guarded.until_idle(grace_seconds)
+        spent = asyncio.get_running_loop().time() - begun_at
+        await asyncio.sleep(max(0.0, min(_REFUSING_SECONDS, grace_seconds) - spent))
         self._guarded.interrupt()
+        # Kept here: a caller that is cancelled leaves it running and calls again with less grace.
+        self._stopping = self._stopping or asyncio.ensure_future(self._server.stop(_CUT_SECONDS))
         await asyncio.shield(self._stopping)
 
 

@@ -19,6 +19,8 @@ import grpc.aio
 from forerun.runtime import metrics_table as m
 from forerun.runtime.auth import Authenticator, use_caller
 from forerun.runtime.errors import (
+    NEVER_STARTED,
+    STARTED_KEY,
     STATUS_DETAILS_KEY,
     ErrorReason,
     ForerunError,
@@ -33,6 +35,9 @@ from forerun.runtime.tracing import TRACE_HEADER, Span, SpanName, Tracing, use_t
 _LOG: Final = logging.getLogger(__name__)
 
 _CODE_OF_NUMBER: Final[Mapping[int, grpc.StatusCode]] = {code.value[0]: code for code in grpc.StatusCode}
+
+# Longer than a stopping server goes on to refuse: who was refused comes back when it has gone.
+_REFUSED_RETRY_SECONDS: Final = 0.5
 
 # Handlers are functions of (request or iterator, context); their message types differ from method to method.
 _Behaviour = Callable[[Any, Any], Any]
@@ -67,6 +72,16 @@ class GuardedServer:
         self._server = server
         self._gate = _Gate(inbound, max_message_bytes)
 
+    def refuse(self) -> None:
+        """From now on every call is refused with a typed error that says that it was not started."""
+        self._gate.refusing = True
+
+    async def until_idle(self, timeout_seconds: float) -> None:
+        """Waits until no handler runs, within a bound."""
+        running = list(self._gate.running)
+        if running and timeout_seconds > 0:
+            await asyncio.wait(running, timeout=timeout_seconds)
+
     def interrupt(self) -> None:
         """Cancels the handlers that run; their clients get a typed error."""
         for task in list(self._gate.running):
@@ -87,12 +102,13 @@ class GuardedServer:
         self._server.add_registered_method_handlers(service_name, guarded)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Gate:
     """What the guarded methods of one server share."""
 
     inbound: Inbound
     max_message_bytes: int
+    refusing: bool = False
     running: set[asyncio.Task[Any]] = field(default_factory=set)
 
 
@@ -180,9 +196,13 @@ class _GuardedCall:
         inbound.metrics.change(m.RPC_ACTIVE, 1, method=self._method)
         task = asyncio.current_task()
         assert task is not None
-        self._gate.running.add(task)
+        refused = self._gate.refusing
+        if not refused:
+            self._gate.running.add(task)
         try:
             use_trace(span.context)
+            if refused:
+                raise _stopping()
             self._check_deadline(context)
             if inbound.authenticator is not None:
                 use_caller(inbound.authenticator.caller(metadata))
@@ -243,6 +263,15 @@ async def _still_allowed(
             authenticator.caller(metadata)
             version = current
         yield request
+
+
+def _stopping() -> Unavailable:
+    return Unavailable(
+        ErrorReason.SHUTTING_DOWN,
+        "this process is stopping and has not begun the call; another one, or its successor, takes it",
+        metadata={STARTED_KEY: NEVER_STARTED},
+        retry_after_seconds=_REFUSED_RETRY_SECONDS,
+    )
 
 
 def _header(metadata: Any, name: str) -> str | None:

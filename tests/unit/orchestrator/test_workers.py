@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from forerun.core.outcomes import CallStatus
+from forerun.core.session import Execute, ExecutionResult
 from forerun.orchestrator.workers import Workers
 from forerun.runtime.auth import Caller
 from forerun.runtime.bus import Message
@@ -14,20 +18,32 @@ from forerun.runtime.clock import LoopClock
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.memory_network import MemoryFabric, MemoryNetwork
 from forerun.runtime.metrics import Metrics
+from forerun.runtime.network import ServerHandle
 from forerun.runtime.network_inbound import Inbound
 from forerun.runtime.tracing import Tracing
 from forerun.runtime.virtual import run_virtual
-from forerun.v1 import sandbox_pb2
+from forerun.v1 import common_pb2, sandbox_pb2
+from tests.unit.session.driver import prepared
 
 CALLER = Caller("t", "p", "c")
 
 
 class Sandbox:
-    """A worker with one tool, named after it; only its list of tools is asked for."""
+    """A worker with one tool, named after it, whose executions answer with its name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.asked = 0
+        self.executed: list[str] = []
+        self.seconds = 0.0
+
+    async def execute(self, request: Any, context: Any) -> AsyncIterator[sandbox_pb2.ExecuteResponse]:
+        self.executed.append(request.execution)
+        yield sandbox_pb2.ExecuteResponse(started=sandbox_pb2.ExecutionStarted(worker=self.name))
+        await asyncio.sleep(self.seconds)
+        observation = common_pb2.Observation(content=self.name.encode())
+        finished = sandbox_pb2.ExecutionFinished(status=common_pb2.CALL_STATUS_OK, observation=observation)
+        yield sandbox_pb2.ExecuteResponse(finished=finished)
 
     async def list_tools(self, request: Any, context: Any) -> sandbox_pb2.ListToolsResponse:
         self.asked += 1
@@ -35,19 +51,126 @@ class Sandbox:
         return sandbox_pb2.ListToolsResponse(tools=[sandbox_pb2.ToolDescription(name=f"tool-of-{self.name}")])
 
     def register(self, server: Any) -> None:
-        handler = grpc.unary_unary_rpc_method_handler(
-            self.list_tools,
-            request_deserializer=sandbox_pb2.ListToolsRequest.FromString,
-            response_serializer=sandbox_pb2.ListToolsResponse.SerializeToString,
-        )
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "ListTools": grpc.unary_unary_rpc_method_handler(
+                self.list_tools,
+                request_deserializer=sandbox_pb2.ListToolsRequest.FromString,
+                response_serializer=sandbox_pb2.ListToolsResponse.SerializeToString,
+            ),
+            "Execute": grpc.unary_stream_rpc_method_handler(
+                self.execute,
+                request_deserializer=sandbox_pb2.ExecuteRequest.FromString,
+                response_serializer=sandbox_pb2.ExecuteResponse.SerializeToString,
+            ),
+        }
         name = sandbox_pb2.DESCRIPTOR.services_by_name["SandboxService"].full_name
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"ListTools": handler}),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
 
-def report(name: str, *, generation: int = 0) -> Message:
+def report(name: str, *, generation: int = 0, worker: str = "") -> Message:
     """What a worker broadcasts."""
-    data = sandbox_pb2.LoadReport(worker=name, address=f"{name}:1", speculative_free=1, tools_generation=generation)
+    data = sandbox_pb2.LoadReport(
+        worker=worker or name, address=f"{name}:1", speculative_free=1, tools_generation=generation
+    )
     return Message(subject="loads", data=data.SerializeToString())
+
+
+@dataclass
+class Place:
+    """Two workers and who sends calls to them."""
+
+    fabric: MemoryFabric
+    ids: SeededIds
+    workers: Workers
+    sandboxes: dict[str, Sandbox]
+    handles: dict[str, ServerHandle]
+
+    async def execute(self, tool: str, session: str, *, speculative: bool = False) -> ExecutionResult:
+        call = Execute(
+            execution=self.ids.uuid7(), prepared=prepared(tool, id=1), speculative=speculative, timeout_seconds=30.0,
+            fork="", merge_on_success=False, idempotency_key="",
+        )  # fmt: skip
+        return await self.workers.execute(call, CALLER, session, "")
+
+
+def placed(play: Callable[[Place, str, str], Awaitable[None]]) -> None:
+    """Runs a test with a session, the name of its own worker, and the other one."""
+
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        fabric = MemoryFabric()
+
+        def network(source: str) -> MemoryNetwork:
+            inbound = Inbound(authenticator=None, metrics=Metrics("sandbox"), tracing=Tracing("test"))
+            return MemoryNetwork(fabric, inbound, source=source)
+
+        sandboxes = {name: Sandbox(name) for name in ("one", "two")}
+        handles = {
+            name: await network(name).serve(name, f"{name}:1", [sandbox.register], services=[])
+            for name, sandbox in sandboxes.items()
+        }
+        workers = Workers(network("o"), (), tools_changed=lambda: None)
+        place = Place(fabric, ids, workers, sandboxes, handles)
+        for name in sandboxes:
+            await workers.hear(report(name))
+        session = ids.uuid7()
+        await place.execute("get", session)
+        own = workers.holder(session)
+        await play(place, session, own)
+        for handle in handles.values():
+            await handle.stop(0.1)
+
+    run_virtual(main)
+
+
+def test_reads_go_elsewhere_while_the_sessions_worker_does_not_answer() -> None:
+    async def play(place: Place, session: str, own: str) -> None:
+        (other,) = set(place.sandboxes) - {own}
+        place.fabric.refuse(f"{own}:1")
+        first = await place.execute("get", session)
+        # Nothing was sent: whatever it is, it may be asked again.
+        assert (first.status, first.not_started) == (CallStatus.UNAVAILABLE, True)
+        assert (await place.execute("get", session)).content == other.encode()
+        assert list(await place.workers.tools(CALLER, session)) == [f"tool-of-{other}"]
+        assert not place.workers.has_slot(session)
+        # A write, and what is in the workspace, wait for the session's own.
+        for tool in ("set", "look"):
+            assert (await place.execute(tool, session)).not_started
+        place.fabric.heal(f"{own}:1")
+        await place.workers.hear(report(own))
+        assert (await place.execute("get", session)).content == own.encode()
+        assert place.workers.has_slot(session)
+
+    placed(play)
+
+
+def test_nothing_is_sent_to_a_worker_that_said_that_it_stops() -> None:
+    async def play(place: Place, session: str, own: str) -> None:
+        (other,) = set(place.sandboxes) - {own}
+        sandbox = place.sandboxes[own]
+        sandbox.seconds = 5.0
+        running = asyncio.ensure_future(place.execute("set", session))
+        await asyncio.sleep(0.1)
+        stopping = asyncio.ensure_future(place.handles[own].stop(20.0))
+        await asyncio.sleep(0.1)
+        refused = await place.execute("set", session)
+        assert refused.not_started and refused.failure is not None and refused.failure.reason == "SHUTTING_DOWN"
+        place.fabric.refuse(f"{own}:1")  # its connection would break, and that says nothing of what was sent over it
+        again = await place.execute("set", session)
+        assert again.not_started and again.failure is not None and again.failure.reason == "SHUTTING_DOWN"
+        assert (await place.execute("get", session)).content == other.encode()
+        # What it began before, it ends.
+        assert (await running).status is CallStatus.OK
+        await stopping
+        assert len(sandbox.executed) == 2
+        # Its own last report changes nothing; that of its successor does.
+        await place.workers.hear(report(own))
+        assert (await place.execute("set", session)).not_started
+        place.fabric.heal(f"{own}:1")
+        await place.workers.hear(report(own, worker="successor"))
+        refused = await place.execute("set", session)
+        assert refused.failure is not None and refused.failure.reason == "PEER_UNAVAILABLE"  # it really was asked
+
+    placed(play)
 
 
 def test_tools_are_those_of_the_sessions_worker_and_asked_for_once() -> None:

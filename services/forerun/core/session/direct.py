@@ -22,6 +22,9 @@ from forerun.core.session.speculation import Speculations
 
 _ANYTHING = ((ROOT,), (ROOT,))
 
+# More doublings than any longest wait has: a call with an hour's deadline is tried thousands of times.
+_DOUBLINGS = 10
+
 
 class Direct:
     """Executions of authoritative calls."""
@@ -134,7 +137,7 @@ class Direct:
         if self._may_retry(call, result):
             self._bump_private(call.prepared)
             call.stage = Stage.BACKING_OFF
-            wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (call.attempts - 1)
+            wait = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** min(call.attempts - 1, _DOUBLINGS)
             call.retry_at = self._c.now + max(min(wait, limits.RETRY_BACKOFF_MAX_SECONDS), asked_wait(result))
             return True
         self._c.learn(call.prepared, result)

@@ -1,0 +1,29 @@
+"""Every process is restarted, one after another, while agents work: nothing fails, and nothing differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forerun.client import Status
+from tests.fault.up.staging import staged, working
+
+SESSIONS = 8
+
+
+@pytest.mark.timeout(240)
+async def test_a_rolling_restart_under_load_fails_nothing(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage, working(stage, SESSIONS, "rolling") as agents:
+        before = {name: stage.platform.pid_of(name) for name in stage.everything}
+        for agent in agents:
+            await agent.until_steps(2)
+        await stage.platform.roll()
+        after = {name: stage.platform.pid_of(name) for name in stage.everything}
+    assert all(after[name] not in (None, pid) for name, pid in before.items()), (before, after)
+    assert stage.platform.restarts == 0  # none was an accident
+    faults = [fault for agent in agents for fault in agent.judge(stage.registers)]
+    results = [result for agent in agents for result in agent.results]
+    failed = [f"{one.call} {one.status} {one.failure}" for one in results if one.status is not Status.OK]
+    print(f"{len(results)} calls of {SESSIONS} sessions over a restart of {len(before)} processes: {len(failed)} failed")
+    assert (faults, failed) == ([], [])
