@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.simulation.checks_answers import answers, deadlines, remains
 from tests.simulation.checks_books import budgets, ledger, purses, repeats
+from tests.simulation.checks_files import files
 from tests.simulation.checks_ownership import identities, owners, strangers, taints
 from tests.simulation.checks_results import audits, barriers, discarded, endings, observations, staleness, switch
 from tests.simulation.evidence import Evidence
@@ -13,6 +14,7 @@ from tests.simulation.evidence import Evidence
 _CHECKS: Final = (
     observations,
     barriers,
+    files,
     staleness,
     ledger,
     repeats,

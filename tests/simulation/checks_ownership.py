@@ -6,11 +6,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 from forerun.runtime.topology import EVENTS
 from forerun.v1 import event_pb2, ledger_pb2
 from tests.simulation.evidence import Evidence, stored
+from tests.simulation.files import FILE_TOOLS
 
 
 def identities(evidence: Evidence) -> Iterator[str]:
@@ -33,7 +33,9 @@ def identities(evidence: Evidence) -> Iterator[str]:
             tool, arguments = line.tool, executions[line.speculation].arguments
         else:
             continue
-        meaning = _meaning(person.tenant, person.principal, person.scope, tool, arguments)
+        workspace = line.session if tool in FILE_TOOLS else ""
+        meaning = f"{tool}{json.dumps(arguments, sort_keys=True)} for {person.principal}/{person.scope}"
+        meaning += f" of {person.tenant} in {workspace or 'no workspace'}"
         meanings[line.identity].add(meaning)
         digests[meaning].add(line.identity)
     for identity, found in meanings.items():
@@ -42,10 +44,6 @@ def identities(evidence: Evidence) -> Iterator[str]:
     for meaning, names in digests.items():
         if len(names) > 1:
             yield f"9: {meaning} has {len(names)} identities"
-
-
-def _meaning(tenant: str, principal: str, scope: str, tool: str, arguments: dict[str, Any]) -> str:
-    return f"{tool}{json.dumps(arguments, sort_keys=True)} for {principal}/{scope} of {tenant}"
 
 
 def taints(evidence: Evidence) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Final
 from forerun.v1 import ledger_pb2
 from tests.simulation.agents import BESIDE_INDEX, EXTRA_INDEX, Asked
 from tests.simulation.evidence import HITS, Evidence, key_of, line_key, name_of, outcome_of, split_key
+from tests.simulation.files import FILE_TOOLS
 from tests.simulation.nemesis import REPLICAS
 from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
 
@@ -25,6 +26,8 @@ def observations(evidence: Evidence) -> Iterator[str]:
             continue
         if one.call.tool == "nowhere":
             yield f"1: {name_of(one)}: a tool that does not exist answered"
+            continue
+        if one.call.tool in FILE_TOOLS:
             continue
         execution = evidence.source(one)
         if execution is None:

@@ -37,6 +37,7 @@ class Evidence:
     lines_lost: bool
     totals: Sequence[session_pb2.Totals]
     promoted: Set[str]
+    commands_open: int
 
     @cached_property
     def forgetful(self) -> bool:

@@ -159,6 +159,15 @@ def _executes_in_shadow(admit: Any) -> Callable[..., Any]:
     return planted_one
 
 
+def _never_behind(find: Any) -> Callable[..., Any]:
+    def planted_one(self: Any, fork: str) -> Any:
+        found = find(self, fork)
+        found.base_version = self.version
+        return found
+
+    return planted_one
+
+
 # ------------------------------------------------------------ whose it is
 
 
@@ -271,6 +280,7 @@ MUTANTS: Final = (
     Mutant("strangers-admitted", f"{_ORCHESTRATOR}.engine:_same_caller", _returns(None)),
     Mutant("epoch-not-raised", f"{_ORCHESTRATOR}.ownership:Ownership._next", _same_epoch),
     Mutant("old-owner-not-fenced", f"{_ORCHESTRATOR}.journal:Journal.__init__", _without_fence),
+    Mutant("lost-race-merged", "forerun.sandbox.workspaces.workspace:Workspace._found", _never_behind),
     Mutant("barrier-ignored", f"{_SESSION}.calls:is_barrier", _returns(False)),
     Mutant("order-ignored", "forerun.core.order:Plan.place", _all_at_once),
     Mutant("key-conflict-unseen", f"{_SESSION}.calls:Calls._sent_before", _conflicts_unseen),

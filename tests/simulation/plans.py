@@ -6,11 +6,12 @@ import json
 import random
 from dataclasses import dataclass, field
 
+from tests.simulation.files import FILES
 from tests.simulation.people import OPERATOR, PEOPLE, Person
 from tests.simulation.world import DOCS, STOCKS, TOPICS
 
-READS = ("get", "get", "get", "stock", "list", "news", "calc", "clock", "big")
-WRITES = ("set", "set", "put", "move", "sell", "pop", "sync_view")
+READS = ("get", "get", "get", "stock", "list", "news", "calc", "clock", "big", "show")
+WRITES = ("set", "set", "put", "move", "sell", "pop", "sync_view", "add")
 
 Arguments = dict[str, int | str]
 
@@ -40,6 +41,7 @@ def draw_taste(chance: random.Random) -> Taste:
             Taste(),
             Taste(docs=2, stocks=1),
             Taste(reads=("stock", "stock", "get"), writes=("sell",), docs=1, stocks=1),
+            Taste(reads=("show", "show", "get"), writes=("add", "add", "set"), docs=1),
             Taste(reads=("get", "list"), writes=("set", "put", "sync_view"), docs=1),
         ]
     )
@@ -217,6 +219,10 @@ def draw_call(chance: random.Random, tools: tuple[str, ...], taste: Taste) -> Pl
             return Planned(tool, {"queue": chance.randrange(2)})
         case "news":
             return Planned(tool, {"topic": chance.choice(TOPICS)})
+        case "show":
+            return Planned(tool, {"file": chance.randrange(FILES)})
+        case "add":
+            return Planned(tool, {"file": chance.randrange(FILES), "token": chance.randrange(1_000_000)})
         case "calc":
             return Planned(tool, {"a": chance.randrange(3), "b": chance.randrange(3)})
         case _:

@@ -25,10 +25,13 @@ _CONTRACTS: dict[str, dict[str, object]] = {
     "news": {"effect": _READ, "reads": ["news/{topic}"], "openWorld": True},
     "clock": {"effect": _READ, "reads": ["now"], "maxStalenessSeconds": 0.0},
     "calc": {"effect": "EFFECT_PURE"},
+    "add": {"effect": _WRITE, "staged": True, "writes": ["file/{file}"]},
+    "show": {"effect": _READ, "reads": ["file/{file}"]},
 }
+_COMMANDS = {"add": ["add", "{file}", "{token}"], "show": ["show", "{file}"]}
 _SCHEMAS = {"news": '{"type":"object","properties":{"topic":{"type":"string"}}}'}
 _SHARED = frozenset({"stock", "sell", "news"})
-TOOLS = (*_CONTRACTS, "sync_view")
+TOOLS = (*(name for name in _CONTRACTS if name not in _COMMANDS), "sync_view")
 """Tools of the server; of the last one the policy knows nothing."""
 
 
@@ -66,8 +69,17 @@ def draw_policy(chance: random.Random, *, first: bool) -> Policy:
         },
         "tools": [_contract(name) for name in _CONTRACTS],
     }
-    text = json.dumps({"policies": [policy], "servers": [_server()]})  # which is YAML, too
+    text = json.dumps({"policies": [policy], "servers": [_server(), _DESK]})  # which is YAML, too
     return Policy(text, concurrent, per_session, credits, per_call)
+
+
+_DESK = {
+    "name": "desk",
+    "tools": [
+        {"name": name, "inputSchema": '{"type":"object"}', "command": {"argv": argv}}
+        for name, argv in _COMMANDS.items()
+    ],
+}
 
 
 def _contract(name: str) -> dict[str, object]:

@@ -28,6 +28,7 @@ from tests.simulation.agents import Agent, Diary
 from tests.simulation.checks import violations
 from tests.simulation.evidence import Evidence, Intents
 from tests.simulation.faults import CountedFaults
+from tests.simulation.files import Desk
 from tests.simulation.nemesis import (
     KINDS,
     REPLICAS,
@@ -178,6 +179,7 @@ class _Run:
         drawn = draw_kinds(self._chance)
         self._kinds = drawn if kinds is None else frozenset(kinds) & frozenset(KINDS)
         self._world = World(chance("world"), draw_temper(self._chance, self._kinds))
+        self._desk = Desk(chance("desk"))
         self._tap = Tap()
         self._diary = Diary()
         policy_file = directory / "policy.yaml"
@@ -197,6 +199,7 @@ class _Run:
             engine=oracle,
             faults=self._faults,
             slots=slots,
+            make_runner=self._desk.runner,
             settings={
                 "orchestrator": {"reconnect_seconds": _RECONNECT_SECONDS},
                 "sandbox": {"max_observation_bytes": _OBSERVATION_BYTES},
@@ -271,11 +274,13 @@ class _Run:
             lines_lost=self._alarms.lines_lost,
             totals=totals,
             promoted=self._platform.wiretap.promoted,
+            commands_open=self._desk.open,
         )
         report.violations += violations(evidence)
         report.faults = self._nemesis.counts + self._faults.counts + self._world.misbehaved
         report.outcomes = evidence.outcomes()
         report.counts = evidence.counts()
+        report.counts["commands"] = self._desk.started
         report.trace = [*self._tap.trace, *self._nemesis.trace, *evidence.trace()]
 
 

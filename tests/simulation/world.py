@@ -33,7 +33,7 @@ NOT_REPEATABLE: Final = WRITES - {"put"}
 _ANSWERS_COUNT: Final = frozenset({"get", "calc", "clock"})
 """Tools whose answers decide what is asked next, or are judged by their content."""
 _GARBAGE: Final = b"\xff\xfe\x00{"
-SPECULABLE: Final = frozenset({"get", "list", "big", "stock", "news", "calc"})
+SPECULABLE: Final = frozenset({"get", "list", "big", "stock", "news", "calc", "add", "show"})
 """Tools that the policy allows to run ahead."""
 
 

@@ -28,6 +28,8 @@ from forerun.runtime.network import NetworkOptions
 from forerun.runtime.network_inbound import Inbound
 from forerun.runtime.tracing import Tracing
 from forerun.sandbox.app import build as build_sandbox
+from forerun.sandbox.commands.runner import CommandRunner
+from forerun.sandbox.connectors.command import MakeRunner
 from forerun.sandbox.isolation.levels import Ladder, Level, LevelName
 from forerun.sandbox.isolation.process import Process
 from forerun.sandbox.settings import SandboxSettings
@@ -63,6 +65,8 @@ class VirtualPlatform:
         slots: Authoritative and speculative slots of the worker.
         settings: Further settings by service, field to value.
         ladder: Isolation levels for commands.
+        make_runner: Makes what runs commands at a level; given something that needs no real time, commands run under
+            virtual time, too.
     """
 
     directory: Path
@@ -75,6 +79,7 @@ class VirtualPlatform:
     slots: tuple[int, int] = (64, 32)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     ladder: Ladder | None = None
+    make_runner: MakeRunner = CommandRunner
     fabric: MemoryFabric = field(init=False)
     broker: MemoryBroker = field(init=False)
     bus: MemoryBus = field(init=False)
@@ -182,5 +187,9 @@ class VirtualPlatform:
                     {LevelName.PROCESS: Process(None)},
                 )
                 return build_sandbox(
-                    SandboxSettings(**(worker | common)), **ports, http_transport=self.http, ladder=ladder
+                    SandboxSettings(**(worker | common)),
+                    **ports,
+                    http_transport=self.http,
+                    ladder=ladder,
+                    make_runner=self.make_runner,
                 )

@@ -18,7 +18,8 @@ from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
 from forerun.runtime.metrics import Metrics
 from forerun.runtime.tasks import TaskScope
-from forerun.sandbox.connectors.command import CommandConnector
+from forerun.sandbox.commands.runner import CommandRunner
+from forerun.sandbox.connectors.command import CommandConnector, MakeRunner
 from forerun.sandbox.connectors.connections import Connections
 from forerun.sandbox.connectors.egress import EgressTransport
 from forerun.sandbox.connectors.http import HttpConnector
@@ -61,11 +62,13 @@ class _Room:
         bus: The connection to the broker.
         http_transport: Carries HTTP tools; None connects for real, to allowed addresses only.
         open_mcp: Opens connections to MCP servers; None dials them.
+        make_runner: Makes what runs commands.
     """
 
     def __init__(
         self, settings: SandboxSettings, chassis: Chassis, bus: BusPart, *,
         http_transport: httpx.AsyncBaseTransport | None, open_mcp: OpenClient | None, ladder: Ladder | None,
+        make_runner: MakeRunner,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._chassis = chassis
@@ -73,6 +76,7 @@ class _Room:
         self._http_transport = http_transport
         self._open_mcp = open_mcp
         self._given_ladder = ladder
+        self._make_runner = make_runner
         self._tasks = TaskScope("sandbox", metrics=chassis.metrics)
         self._changed = asyncio.Event()
         self._address = settings.advertised_address
@@ -133,7 +137,8 @@ class _Room:
                 McpEndpoint: mcp,
                 PythonEndpoint: PythonConnector(threads=settings.authoritative_slots + settings.speculative_slots),
                 CommandEndpoint: CommandConnector(
-                    ladder, workspaces, str(scratch_dir), max_bytes=settings.max_observation_bytes
+                    ladder, workspaces, str(scratch_dir), max_bytes=settings.max_observation_bytes,
+                    make_runner=self._make_runner,
                 ),
             },
             workspaces, slots, chassis.clock,
@@ -235,6 +240,7 @@ def build(
     http_transport: httpx.AsyncBaseTransport | None = None,
     open_mcp: OpenClient | None = None,
     ladder: Ladder | None = None,
+    make_runner: MakeRunner = CommandRunner,
 ) -> App:
     """Wires the service; what is given is used instead of the real thing.
 
@@ -247,10 +253,19 @@ def build(
         http_transport: Carries HTTP tools, such as httpx.ASGITransport in the simulation.
         open_mcp: Opens connections to MCP servers.
         ladder: Isolation levels; without it every level is tried on this machine, with real processes.
+        make_runner: Makes what runs commands at a level; in the simulation nothing that lives in real time.
     """
     chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
     bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, metrics=chassis.metrics, bus=bus)
-    room = _Room(settings, chassis, bus_part, http_transport=http_transport, open_mcp=open_mcp, ladder=ladder)
+    room = _Room(
+        settings,
+        chassis,
+        bus_part,
+        http_transport=http_transport,
+        open_mcp=open_mcp,
+        ladder=ladder,
+        make_runner=make_runner,
+    )
     server = Served(
         chassis.network,
         "sandbox",

@@ -7,10 +7,11 @@ the media type (`exit=1`), and is told in a last line `[exit code 1]` unless the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from forerun.core.canonical import JsonValue
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
@@ -18,7 +19,7 @@ from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandR
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, text_media_type
 from forerun.sandbox.connectors.templates import fill_argv, session_text, text_of
 from forerun.sandbox.isolation.launch import SetupFailed
-from forerun.sandbox.isolation.levels import Ladder, LevelName
+from forerun.sandbox.isolation.levels import Isolation, Ladder, LevelName
 from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import CommandEndpoint
@@ -26,6 +27,17 @@ from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.workspace import View, Workspace
 
 _LONGEST_SECONDS: Final = 24 * 3600.0
+
+
+class Runner(Protocol):
+    """Runs commands at one isolation level."""
+
+    async def run(self, plan: CommandPlan) -> CommandResult:
+        """Runs a command; when this returns or raises, nothing of it is alive."""
+        ...
+
+
+MakeRunner = Callable[[Isolation, str], Runner]
 
 
 class CommandConnector:
@@ -36,12 +48,21 @@ class CommandConnector:
         workspaces: Where they work.
         scratch_root: Directory for the commands' /tmp.
         max_bytes: Longest output of both streams together.
+        make_runner: Makes what runs commands at one level, in a scratch directory.
     """
 
-    def __init__(self, ladder: Ladder, workspaces: Workspaces, scratch_root: str, *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        ladder: Ladder,
+        workspaces: Workspaces,
+        scratch_root: str,
+        *,
+        max_bytes: int,
+        make_runner: MakeRunner = CommandRunner,
+    ) -> None:
         self._ladder = ladder
         self._workspaces = workspaces
-        self._runners = {name: CommandRunner(isolation, scratch_root) for name, isolation in ladder.usable.items()}
+        self._runners = {name: make_runner(isolation, scratch_root) for name, isolation in ladder.usable.items()}
         self._max_bytes = max_bytes
 
     async def call(self, invocation: Invocation, sink: Sink) -> Result:
