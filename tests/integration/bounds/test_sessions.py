@@ -97,6 +97,17 @@ def test_sessions_beyond_the_bounds_are_refused_with_limit_and_setting(play: Pla
     play(scene, RULES, settings={"orchestrator": {"max_sessions": 3, "max_sessions_per_tenant": 2}})
 
 
+def test_sessions_that_are_opened_at_the_same_time_do_not_pass_the_bound_together(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        opening = [record(stub_of(s), s.ids.uuid7(), s.ids.uuid7()) for _ in range(8)]
+        opened = [one for one in await asyncio.gather(*opening, return_exceptions=True) if isinstance(one, int)]
+        assert len(opened) == 3
+        totals = (await stub_of(s).GetTotals(session_pb2.GetTotalsRequest(), timeout=5.0)).totals
+        assert totals.sessions == 3
+
+    play(scene, RULES, settings={"orchestrator": {"max_sessions": 3}})
+
+
 # ---------------------------------------------------------------- events, ends
 
 

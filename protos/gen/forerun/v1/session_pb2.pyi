@@ -640,7 +640,7 @@ class RecordEventRequest(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """UUIDv7 of the event."""
+    """UUIDv7 of the event, needed: sent again with the same id it is recorded once, also by another replica."""
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Opens the session where it is not open."""

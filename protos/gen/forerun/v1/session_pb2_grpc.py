@@ -104,7 +104,8 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndSession(self, request, context):
-        """Ends a session: speculations are cancelled, its workspace is dropped. May be repeated.
+        """Ends a session, wherever it is open: speculations are cancelled, its workspace is dropped. May be repeated.
+        NOT_FOUND where nobody has opened it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +113,7 @@ class SessionServiceServicer:
 
     def SetSpeculation(self, request, context):
         """Switches speculation off or on for a tenant or for all, within one second everywhere. May be repeated.
+        PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -30,9 +30,13 @@ class SessionServiceStub:
     RecordEvent: _aio.UnaryUnaryMultiCallable[_session_pb2.RecordEventRequest, _session_pb2.RecordEventResponse]
     """Records an event of a session. May be repeated under the same event id."""
     EndSession: _aio.UnaryUnaryMultiCallable[_session_pb2.EndSessionRequest, _session_pb2.EndSessionResponse]
-    """Ends a session: speculations are cancelled, its workspace is dropped. May be repeated."""
+    """Ends a session, wherever it is open: speculations are cancelled, its workspace is dropped. May be repeated.
+    NOT_FOUND where nobody has opened it.
+    """
     SetSpeculation: _aio.UnaryUnaryMultiCallable[_session_pb2.SetSpeculationRequest, _session_pb2.SetSpeculationResponse]
-    """Switches speculation off or on for a tenant or for all, within one second everywhere. May be repeated."""
+    """Switches speculation off or on for a tenant or for all, within one second everywhere. May be repeated.
+    PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant by name.
+    """
     GetTotals: _aio.UnaryUnaryMultiCallable[_session_pb2.GetTotalsRequest, _session_pb2.GetTotalsResponse]
     """Counts since start, for a live line. Read only."""
     ListSessionTools: _aio.UnaryUnaryMultiCallable[_session_pb2.ListSessionToolsRequest, _session_pb2.ListSessionToolsResponse]
@@ -78,7 +82,9 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_pb2.EndSessionRequest,
         context: _aio.ServicerContext[_session_pb2.EndSessionRequest, _abc.Awaitable[_session_pb2.EndSessionResponse]],
     ) -> _abc.Awaitable[_session_pb2.EndSessionResponse]:
-        """Ends a session: speculations are cancelled, its workspace is dropped. May be repeated."""
+        """Ends a session, wherever it is open: speculations are cancelled, its workspace is dropped. May be repeated.
+        NOT_FOUND where nobody has opened it.
+        """
 
     @_abc_1.abstractmethod
     def SetSpeculation(
@@ -86,7 +92,9 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_pb2.SetSpeculationRequest,
         context: _aio.ServicerContext[_session_pb2.SetSpeculationRequest, _abc.Awaitable[_session_pb2.SetSpeculationResponse]],
     ) -> _abc.Awaitable[_session_pb2.SetSpeculationResponse]:
-        """Switches speculation off or on for a tenant or for all, within one second everywhere. May be repeated."""
+        """Switches speculation off or on for a tenant or for all, within one second everywhere. May be repeated.
+        PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant by name.
+        """
 
     @_abc_1.abstractmethod
     def GetTotals(
