@@ -88,8 +88,11 @@ async def test_a_sandbox_sees_nothing_of_the_host(sandboxed: Bench, tmp_path: Pa
 
 
 async def test_a_sandbox_writes_to_its_workspace_only(sandboxed: Bench) -> None:
-    for place in ("/", "/usr", "/etc", "/dev", "/run", "/var"):
-        assert (await sandboxed.sh(f"echo x > {place}/probe")).exit_code != 0, place
+    places = "/ /usr /etc /dev /run /var"
+    tried = await sandboxed.sh(
+        f"for place in {places}; do (echo x > $place/probe) 2>/dev/null && echo $place; done; true"
+    )
+    assert (tried.exit_code, tried.stdout.text) == (0, "")
     assert (await sandboxed.sh("echo x > here && echo y > /tmp/there && echo z > /dev/shm/other")).exit_code == 0
     assert (sandboxed.workspace / "here").read_text() == "x\n"
     assert "there" not in os.listdir("/tmp")
