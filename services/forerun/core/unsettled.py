@@ -7,6 +7,7 @@ is registered before the end of its write is counted, so whoever sees that count
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -37,6 +38,10 @@ class Unsettled:
     def marks(self, now: float) -> frozenset[str]:
         """The marks of `core.freshness` that no result may be judged by now."""
         return frozenset(bumps(key for key, until in self.until.items() if until > now))
+
+    def next_end(self, now: float) -> float:
+        """When `marks` gives less than now; infinity where there is nothing."""
+        return min((until for until in self.until.values() if until > now), default=math.inf)
 
     def encode(self) -> bytes:
         """As it is stored."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from forerun.core.freshness import UNSETTLED, bumps
@@ -21,6 +22,17 @@ from forerun.runtime.topology import GENERATIONS
 
 _INDEX: Final = "unsettled"
 _ATTEMPTS: Final = 8
+_TENANTS: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The marks of one revision of an index, and from when until when they are right."""
+
+    revision: int
+    since: float
+    until: float
+    marks: frozenset[str]
 
 
 class SharedGenerations:
@@ -36,6 +48,7 @@ class SharedGenerations:
         self._now = now
         self._never_again = itertools.count(UNSETTLED)
         self._newest = 0
+        self._known: dict[str, _Known] = {}
 
     async def read(self, tenant: str, marks: Iterable[str]) -> Mapping[str, int]:
         """The generations of marks; 0 for one that was never written, a number above `UNSETTLED` for one that may be.
@@ -53,7 +66,7 @@ class SharedGenerations:
             # may be missing in an index that was read beside it.
             index = await self._bucket.get(_key(tenant, _INDEX))
         self._newest = max(self._newest, *revisions)
-        unsettled = self._unsettled(index).marks(self._now())
+        unsettled = self._unsettled_marks(tenant, index)
         return {
             mark: next(self._never_again) if mark in unsettled else revision
             for mark, revision in zip(wanted, revisions, strict=True)
@@ -79,6 +92,19 @@ class SharedGenerations:
             except KeyConflict:
                 if attempt == _ATTEMPTS - 1:
                     raise
+
+    def _unsettled_marks(self, tenant: str, entry: Entry | None) -> frozenset[str]:
+        """The marks of an index, worked out once for each revision until something of it is over."""
+        if entry is None:
+            return frozenset()
+        now, known = self._now(), self._known.get(tenant)
+        if known is None or known.revision != entry.revision or not known.since <= now < known.until:
+            index = self._unsettled(entry)
+            known = _Known(entry.revision, now, index.next_end(now), index.marks(now))
+            if len(self._known) >= _TENANTS:
+                self._known.clear()
+            self._known[tenant] = known
+        return known.marks
 
     def _unsettled(self, entry: Entry | None) -> Unsettled:
         return Unsettled() if entry is None else Unsettled.decode(entry.value, self._now())

@@ -30,6 +30,13 @@ def test_a_second_write_extends_it_and_what_is_over_is_left_out() -> None:
     assert set(index.until) == {"a", "c"}
 
 
+def test_it_says_until_when_its_marks_are_right() -> None:
+    index = Unsettled().adding(["a"], 0.0).adding(["b"], 100.0)
+    ends = [limits.UNSETTLED_SECONDS, 100.0 + limits.UNSETTLED_SECONDS]
+    assert [index.next_end(now) for now in (0.0, ends[0], ends[1])] == [*ends, float("inf")]
+    assert index.marks(ends[0]) < index.marks(ends[0] - 1.0)
+
+
 def test_it_survives_its_encoding() -> None:
     index = Unsettled().adding(["orders/7", "Straße/ü", ROOT], 1_700_000_000.25)
     assert Unsettled.decode(index.encode(), 0.0) == index

@@ -52,6 +52,30 @@ def test_what_may_still_be_written_has_another_generation_at_every_look() -> Non
     run(scenario)
 
 
+def test_each_resource_has_its_own_time_also_where_the_clock_is_set_back() -> None:
+    async def scenario(writer: SharedGenerations, _: SharedGenerations, broker: MemoryBroker) -> None:
+        now = 0.0
+        reader = SharedGenerations(MemoryBus(broker, "reader"), lambda: now)
+        registrar = SharedGenerations(MemoryBus(broker, "registrar"), lambda: now)
+        await registrar.unsettle("t", ["stock/7"])
+        now = 100.0
+        await registrar.unsettle("t", ["stock/8"])
+
+        async def seen() -> list[bool]:
+            marks = await reader.read("t", ["self:stock/7", "self:stock/8"])
+            return [mark >= UNSETTLED for mark in marks.values()]
+
+        assert await seen() == [True, True]
+        now = limits.UNSETTLED_SECONDS
+        assert await seen() == [False, True]
+        now = 200.0
+        assert await seen() == [True, True]
+        now = 100.0 + limits.UNSETTLED_SECONDS
+        assert await seen() == [False, False]
+
+    run(scenario)
+
+
 def test_replicas_that_register_at_the_same_time_lose_nothing() -> None:
     async def scenario(one: SharedGenerations, other: SharedGenerations, _: MemoryBroker) -> None:
         writers = (one, other) * 3
