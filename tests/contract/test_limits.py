@@ -127,6 +127,10 @@ TESTS = {
     "WORKSPACE_FILES": [f"{WORKSPACES}::test_a_workspace_has_bounds"],
     "WORKSPACE_BYTES": [f"{WORKSPACES}::test_a_workspace_has_bounds"],
     "WORKSPACE_FORKS": [f"{WORKSPACES}::test_a_workspace_has_bounds"],
+    "MCP_CONNECTIONS": [
+        "integration/sandbox/test_mcp.py::test_idle_connections_make_room_and_busy_ones_are_one_error_that_names_the_bound"
+    ],
+    "WORKERS": ["unit/orchestrator/test_workers.py::test_no_more_workers_than_the_bound_are_known"],
     "SUBSCRIPTION_PENDING_MESSAGES": [
         "contract/runtime_bus/test_core.py::test_a_slow_listener_drops_the_newest_and_counts_them"
     ],

@@ -197,6 +197,12 @@ WORKSPACE_BYTES: Final = 4 * 1024 * MIB
 WORKSPACE_FORKS: Final = 32
 """Living forks of one workspace: each open speculation may hold one, and as many are on their way out."""
 
+MCP_CONNECTIONS: Final = 512
+"""Connections to MCP servers that one worker holds, stdio servers included. Idle ones make room for new ones."""
+
+WORKERS: Final = 4_096
+"""Sandbox workers that one orchestrator knows. More reports than that are somebody's mistake, or an attack."""
+
 SUBSCRIPTION_PENDING_MESSAGES: Final = 8_192
 """Messages that a core subscription holds before it drops and counts."""
 

@@ -36,7 +36,6 @@ from forerun.v1 import session_pb2, session_pb2_grpc
 _SERVICE = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
 _SWEEP_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
-_CANDIDATES_PENDING = 4_096
 
 
 class _Room:
@@ -125,7 +124,9 @@ class _Room:
         await switch.start()
         self._subscriptions = [
             await bus.subscribe(
-                subjects.candidates(replica), engine.hear_candidates, pending_messages=_CANDIDATES_PENDING
+                subjects.candidates(replica),
+                engine.hear_candidates,
+                pending_messages=limits.SUBSCRIPTION_PENDING_MESSAGES,
             ),
             await bus.subscribe(subjects.loads(), workers.hear, pending_messages=limits.SUBSCRIPTION_PENDING_MESSAGES),
         ]

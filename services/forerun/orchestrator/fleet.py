@@ -17,7 +17,6 @@ from forerun.v1 import sandbox_pb2, sandbox_pb2_grpc
 
 _SILENT_SECONDS: Final = 10.0
 _GONE_SECONDS: Final = 60.0
-_WORKERS: Final = 4_096
 _PINS: Final = 2 * limits.SESSIONS_PER_REPLICA
 
 
@@ -91,7 +90,7 @@ class Fleet:
         """Takes a load report; False where there are too many workers already."""
         worker = self._workers.get(report.address)
         if worker is None:
-            if len(self._workers) >= _WORKERS:
+            if len(self._workers) >= limits.WORKERS:
                 return False
             worker = self._workers[report.address] = self._made(report.address)
         if report.worker != worker.leaving:

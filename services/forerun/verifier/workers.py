@@ -8,6 +8,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from forerun.core import limits
 from forerun.runtime import subjects
 from forerun.runtime.bus import Bus, Message, Subscription
 from forerun.runtime.errors import ErrorReason, Unavailable
@@ -15,7 +16,6 @@ from forerun.v1 import sandbox_pb2
 
 # Reports come every second; one that missed a few is gone or cut off, and so is whoever is sent there.
 _FORGET_SECONDS: Final = 5.0
-_PENDING_REPORTS: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class Workers:
 
     async def start(self) -> None:
         """Begins to listen."""
-        self._subscription = await self._bus.subscribe(subjects.loads(), self._hear, pending_messages=_PENDING_REPORTS)
+        self._subscription = await self._bus.subscribe(
+            subjects.loads(), self._hear, pending_messages=limits.SUBSCRIPTION_PENDING_MESSAGES
+        )
 
     async def stop(self, grace_seconds: float) -> None:
         """Stops listening."""

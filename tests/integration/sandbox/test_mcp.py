@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 
+from forerun.core import limits
 from forerun.runtime.errors import ErrorReason
 from forerun.sandbox.connectors.mcp import McpConnector
 from forerun.sandbox.connectors.port import Ended, Result, ToolFault
@@ -105,6 +106,21 @@ async def test_state_belongs_to_session_and_kind_of_work(desk: Desk) -> None:
 async def test_a_stateless_server_is_shared_by_sessions_and_not_by_principals(desk: Desk) -> None:
     assert [await desk.count(session="a"), await desk.count(session="b", speculative=True)] == [1, 2]
     assert await desk.count(principal="bob") == 1
+
+
+async def test_idle_connections_make_room_and_busy_ones_are_one_error_that_names_the_bound(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MCP_CONNECTIONS", 1)
+    assert [await desk.count(session=name) for name in ("a", "b", "a")] == [1, 1, 1]
+    hanging = asyncio.ensure_future(desk.call("slow", session="c"))
+    await desk.until("begun")
+    with pytest.raises(ToolFault) as caught:
+        await desk.count(session="d")
+    assert caught.value.reason is ErrorReason.QUEUE_FULL
+    assert caught.value.metadata["limit"] == "MCP_CONNECTIONS"
+    hanging.cancel()
+    await asyncio.wait([hanging])
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_server(desk: Desk) -> None:

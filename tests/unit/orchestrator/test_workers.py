@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import pytest
 
+from forerun.core import limits
 from forerun.core.outcomes import CallStatus
 from forerun.core.session import Execute, ExecutionResult
 from forerun.orchestrator.workers import Workers
@@ -208,5 +210,23 @@ def test_tools_are_those_of_the_sessions_worker_and_asked_for_once() -> None:
         assert [sandbox.asked for sandbox in sandboxes.values()] == [2, 1]
         for handle in handles:
             await handle.stop(1.0)
+
+    run_virtual(main)
+
+
+def test_no_more_workers_than_the_bound_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WORKERS", 2)
+
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        inbound = Inbound(authenticator=None, metrics=Metrics("sandbox"), tracing=Tracing("test"))
+        workers = Workers(MemoryNetwork(MemoryFabric(), inbound, source="o"), (), tools_changed=lambda: None)
+        for name in ("one", "two", "three"):
+            await workers.hear(report(name))
+        held = set()
+        for _ in range(50):
+            session = ids.uuid7()
+            workers.has_slot(session)
+            held.add(workers.holder(session))
+        assert held == {"one", "two"}
 
     run_virtual(main)

@@ -27,6 +27,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent
 from mcp_types import Tool as ListedTool
 
+from forerun.core import limits
 from forerun.core.canonical import JsonValue, canonical
 from forerun.core.intake import sanitise
 from forerun.runtime.errors import ErrorReason
@@ -41,7 +42,6 @@ from forerun.sandbox.tools import McpEndpoint, McpServer, Server
 
 _CONNECT_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 10.0
-_MOST_CONNECTIONS: Final = 512
 _MOST_PAGES: Final = 100
 
 OpenClient = Callable[[Server], AbstractAsyncContextManager[Client]]
@@ -205,15 +205,16 @@ class McpConnector:
 
     async def _make_room(self) -> None:
         """Closes the oldest idle connection when there are too many."""
-        if len(self._connections) < _MOST_CONNECTIONS:
+        if len(self._connections) < limits.MCP_CONNECTIONS:
             return
         for key, connection in self._connections.items():
             if connection.calls == 0:
                 await self._forget(key, connection)
                 return
         raise ToolFault(
-            Ended.UNAVAILABLE, ErrorReason.QUEUE_FULL, f"all {_MOST_CONNECTIONS} MCP connections are busy",
-            not_started=True,
+            Ended.UNAVAILABLE, ErrorReason.QUEUE_FULL,
+            f"all {limits.MCP_CONNECTIONS} MCP connections of this worker are busy (MCP_CONNECTIONS)",
+            metadata={"limit": "MCP_CONNECTIONS"}, not_started=True,
         )  # fmt: skip
 
     async def _forget(self, key: _Key, connection: _Connection) -> None:
