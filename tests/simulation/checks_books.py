@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from forerun.v1 import common_pb2, ledger_pb2
@@ -146,7 +146,7 @@ def purses(evidence: Evidence) -> Iterator[str]:
             now = line.at_seconds - at
             # What was taken in the same breath and came back because the worker had no slot counts too.
             back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned) + unseen
-            begun = [one for one in closed if _begun(started, one, at) <= now + _BREATH_SECONDS]
+            begun = [one for one in closed if _begun(started.get(one.speculation)) <= now + _BREATH_SECONDS]
             if line.reason == "bound":
                 taken = sum(_ended(started.get(one.speculation), one.at_seconds - at) >= now for one in begun)
                 taken += back
@@ -167,9 +167,9 @@ def purses(evidence: Evidence) -> Iterator[str]:
                 yield f"7: {session} was refused a credit at {now:.3f} and had {credit:.1f}"
 
 
-def _begun(started: Mapping[str, Execution], line: ledger_pb2.LedgerLine, epoch_seconds: float) -> float:
-    execution = started.get(line.speculation)
-    return line.at_seconds - epoch_seconds - line.seconds if execution is None else execution.started_at
+def _begun(execution: Execution | None) -> float:
+    """When a speculation began; of a command nobody knows, so it counts from the beginning, and until its end."""
+    return float("-inf") if execution is None else execution.started_at
 
 
 def _ended(execution: Execution | None, closed_at: float) -> float:

@@ -18,7 +18,7 @@ from forerun.core.order import Placement
 from forerun.core.outcomes import CallStatus, Mode, Outcome
 from forerun.core.session import CancelExecution
 from forerun.core.session.effects import Answer
-from forerun.core.session.events import CallIntent
+from forerun.core.session.events import CallFinished, CallIntent
 from forerun.core.session.speculated import Stage
 
 Planting = Callable[[Any], Callable[..., Any]]
@@ -168,6 +168,21 @@ def _never_behind(find: Any) -> Callable[..., Any]:
     return planted_one
 
 
+def _merges_nothing(_merge: Any) -> Callable[..., Any]:
+    async def planted_one(self: Any, *_: object, **__: object) -> int:
+        return int(self.version)
+
+    return planted_one
+
+
+def _without_answers(write: Any) -> Callable[..., Any]:
+    def planted_one(self: Any, effect: Any) -> None:
+        if effect.token is not None or not isinstance(effect.event, CallFinished):
+            write(self, effect)
+
+    return planted_one
+
+
 # ------------------------------------------------------------ whose it is
 
 
@@ -281,6 +296,9 @@ MUTANTS: Final = (
     Mutant("epoch-not-raised", f"{_ORCHESTRATOR}.ownership:Ownership._next", _same_epoch),
     Mutant("old-owner-not-fenced", f"{_ORCHESTRATOR}.journal:Journal.__init__", _without_fence),
     Mutant("lost-race-merged", "forerun.sandbox.workspaces.workspace:Workspace._found", _never_behind),
+    Mutant("merge-lost", "forerun.sandbox.workspaces.workspace:Workspace.merge", _merges_nothing),
+    Mutant("late-effects-ignored", f"{_SESSION}.lingering:Lingering.touches", _returns(False)),
+    Mutant("answers-not-journalled", f"{_ORCHESTRATOR}.journal:Journal.write", _without_answers),
     Mutant("barrier-ignored", f"{_SESSION}.calls:is_barrier", _returns(False)),
     Mutant("order-ignored", "forerun.core.order:Plan.place", _all_at_once),
     Mutant("key-conflict-unseen", f"{_SESSION}.calls:Calls._sent_before", _conflicts_unseen),

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import hashlib
 import logging
+import os
 import random
 import tempfile
 from collections import Counter
@@ -46,6 +47,7 @@ from tests.simulation.policy import draw_policy
 from tests.simulation.tap import Tap
 from tests.simulation.world import World
 
+_MEMORY: Final = "/dev/shm"  # where there is one, nothing waits for a disk
 _VIRTUAL_SECONDS: Final = 1_500.0
 _RECONNECT_SECONDS: Final = 15.0
 _SETTLE_SECONDS: Final = 25.0
@@ -136,7 +138,7 @@ def run_seed(seed: int, kinds: Sequence[str] | None = None) -> Report:
     root = logging.getLogger()
     root.addHandler(alarms)  # with a handler there is no last resort that prints
     try:
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None) as directory:
 
             async def main(clock: LoopClock, ids: SeededIds) -> None:
                 run = _Run(seed, kinds, Path(directory), clock, ids, report, alarms)
