@@ -371,8 +371,7 @@ def _check_journal(session: Session) -> None:
 
 
 def _same_caller(runner: Runner, caller: Caller) -> None:
-    owner = runner.session.caller
-    if (owner.principal, owner.credential_scope) != (caller.principal, caller.credential_scope):
+    if not caller.acts_as(runner.session.caller):
         raise PermissionDenied(
             ErrorReason.CALLER_NOT_ALLOWED, "the session belongs to another principal or to other rights"
         )

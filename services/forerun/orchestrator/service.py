@@ -36,6 +36,7 @@ from forerun.v1 import session_pb2, session_pb2_grpc
 _Context = grpc.aio.ServicerContext[Any, Any]
 _HELLO_SECONDS: Final = 30.0
 _WRITTEN_DOWN: Final = frozenset({"batch", "event"})
+_RUNS: Final = frozenset({"batch", "partial"})
 _UNARY_SECONDS: Final = limits.DEADLINE_MAX_SECONDS
 
 Requests = AsyncIterator[session_pb2.ConnectRequest]
@@ -105,11 +106,11 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                 if runner.closed or runner.leaving:
                     return  # another owner goes on; the client is told by the end of the stream
             try:
+                if kind in _RUNS and not self._admitted(context).acts_as(runner.session.caller):
+                    raise PermissionDenied(
+                        ErrorReason.CALLER_NOT_ALLOWED, "the rights of this token have changed; open a new session"
+                    )
                 if kind == "batch":
-                    if self._admitted(context) != runner.session.caller:
-                        raise PermissionDenied(
-                            ErrorReason.CALLER_NOT_ALLOWED, "the rights of this token have changed; open a new session"
-                        )
                     self._engine.ask(runner, request.batch)
                 elif kind == "event":
                     self._engine.record(runner, request.event)

@@ -66,6 +66,11 @@ class Caller:
     credential_scope: str
     role: Role = Role.USER
 
+    def acts_as(self, other: Caller) -> bool:
+        """The same tenant, principal and rights, by whichever token."""
+        mine = self.tenant, self.principal, self.credential_scope
+        return mine == (other.tenant, other.principal, other.credential_scope)
+
 
 _CALLER: Final[ContextVar[Caller | None]] = ContextVar("forerun_caller", default=None)
 

@@ -168,6 +168,20 @@ def test_a_session_ends_from_any_replica_once_and_for_all(play: Play) -> None:
     play(scene, RULES)
 
 
+def test_two_tokens_of_one_principal_share_a_session_whatever_their_role(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        entry = {"sha256": token_digest("second"), "tenant": TENANT, "principal": "user", "scope": "all"}
+        file = s.directory / "tokens.json"
+        file.write_text(json.dumps({"tokens": [*json.loads(file.read_text())["tokens"], entry]}))
+        await asyncio.sleep(1.0)
+        session = s.ids.uuid7()
+        await record(stub_of(s), session, s.ids.uuid7())
+        async with s.client_of("second") as other, other.session("a", session_id=session, resume=True) as resumed:
+            assert (await resumed.call_tool("get", {"id": 1})).ok
+
+    play(scene, RULES)
+
+
 # ---------------------------------------------------------------- the switch
 
 
