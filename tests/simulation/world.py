@@ -174,7 +174,7 @@ class World:
                 raise httpx.ReadError("connection reset by peer")
             return response
         except asyncio.CancelledError:
-            if mood == "linger" and not one.read_at:
+            if mood == "linger" and tool in WRITES and not one.read_at:
                 self._linger(one, arguments)
             raise
         finally:
