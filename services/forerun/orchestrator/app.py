@@ -35,7 +35,8 @@ from forerun.v1 import session_pb2, session_pb2_grpc
 
 _SERVICE = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
 _SWEEP_SECONDS = 1.0
-_LOOK_SECONDS = 1.0
+# A policy can be switched off in its file, which has to be heard within a second.
+_LOOK_SECONDS = 0.25
 
 
 class _Room:

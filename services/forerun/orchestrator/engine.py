@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from forerun.core import limits
 from forerun.core.candidates import Candidate
 from forerun.core.candidates import problems as candidate_problems
+from forerun.core.resources import ROOT
 from forerun.core.session import Effect, Proposal, SessionMachine
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
@@ -87,6 +88,7 @@ class Orchestrator:
                 _same_caller(runner, caller)
                 if await self._opening.still_owned(runner):
                     declare(runner.session, hello)
+                    await self._count_direct_writes(runner, hello)
                     return runner
                 runner.lose()
             self._admit()
@@ -101,7 +103,23 @@ class Orchestrator:
             if self._leaving:
                 runner.abandon()
             self._admit()
+            await self._count_direct_writes(runner, hello)
             return runner
+
+    async def _count_direct_writes(self, runner: Runner, hello: session_pb2.Hello) -> None:
+        """What the client ran around the platform may have written anything. Counted before it is heard again.
+
+        Raises:
+            Unavailable: it cannot be counted, so this client must not be served from what is known.
+        """
+        if hello.direct_writes == session_pb2.DIRECT_WRITES_UNSPECIFIED:
+            return
+        shared, tenant = self._p.ports.shared, runner.session.caller.tenant
+        unsettled = hello.direct_writes != session_pb2.DIRECT_WRITES_ENDED  # also what this version does not know
+        if unsettled:
+            await shared.unsettle(tenant, (ROOT,))
+        await shared.bump(tenant, (ROOT,))
+        runner.apply(runner.session.machine.wrote_directly(self._p.ports.monotonic(), unsettled=unsettled))
 
     def _admit(self) -> None:
         """Refuses sessions that this replica would have to send on at once."""

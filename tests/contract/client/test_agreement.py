@@ -35,7 +35,8 @@ def test_bounds_are_those_of_the_platform() -> None:
 
 def test_words_are_those_of_the_platform() -> None:
     assert {one.name for one in Status} == {one.name for one in outcomes.CallStatus}
-    assert {one.name for one in Served} == {one.name for one in outcomes.Served}
+    # What runs around the platform has a word that the platform never says.
+    assert {one.name for one in Served} - {"FALLBACK"} == {one.name for one in outcomes.Served}
     assert {one.name for one in Mode} == {one.name for one in outcomes.Mode}
     assert {one.name for one in dataclasses.fields(Totals)} == set(session_pb2.Totals.DESCRIPTOR.fields_by_name)
 

@@ -164,6 +164,8 @@ class ScriptedServicer(session_pb2_grpc.SessionServiceServicer):
                 stream.answer(key, b"", status=common_pb2.CALL_STATUS_TIMEOUT)
             case "gone":
                 stream.answer(key, b"", status=common_pb2.CALL_STATUS_UNAVAILABLE)
+            case "no broker":
+                stream.answer(key, b"", status=common_pb2.CALL_STATUS_UNAVAILABLE, reason="BROKER_UNAVAILABLE")
             case _ if any(one.name == tool for one in journal.hello.client_tools):
                 result = await stream.invoke(tool, asked.action.arguments)
                 stream.answer(key, result.observation.content, tool_error=result.observation.tool_error)
@@ -218,6 +220,7 @@ class Stream:
         digest: str | None = None,
         parts: int | None = None,
         send: bool = True,
+        reason: str = "BECAUSE",
     ) -> None:
         result = session_pb2.CallResult(
             call=common_pb2.CallKey(session=self.journal.hello.session, turn=key[0], index=key[1]),
@@ -232,7 +235,7 @@ class Stream:
             served=common_pb2.SERVED_DIRECT,
         )
         if status != common_pb2.CALL_STATUS_OK:
-            result.failure.CopyFrom(common_pb2.Failure(reason="BECAUSE", message="because", metadata={"why": "so"}))
+            result.failure.CopyFrom(common_pb2.Failure(reason=reason, message="because", metadata={"why": "so"}))
             result.failure.retry_after_seconds = 1.5
         self.journal.answers.setdefault(key, result)
         if send:

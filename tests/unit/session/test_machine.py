@@ -193,6 +193,29 @@ def test_memo_answers_a_repeated_read_until_it_is_written() -> None:
     assert d.machine.totals.memo_hits == 1
 
 
+def test_what_the_agent_wrote_past_the_platform_makes_everything_stale() -> None:
+    d = Driver()
+    d.ask(1, asked(0, "get", id=1))
+    d.run()
+    d.propose(proposal("get", id=2))
+    d.run(until=d.now + 5.0)
+    d.do(d.machine.wrote_directly(d.now, unsettled=False))
+    for turn, order in ((2, 1), (3, 2)):
+        d.ask(turn, asked(0, "get", id=order))
+        d.run()
+    assert [d.answers[(turn, 0)].served for turn in (1, 2, 3)] == [Served.DIRECT] * 3
+    assert d.outcomes() == {Outcome.STALE: 1}
+
+
+def test_what_may_still_be_written_past_the_platform_is_never_answered_from_memory() -> None:
+    d = Driver()
+    d.do(d.machine.wrote_directly(d.now, unsettled=True))
+    for turn in (1, 2):
+        d.ask(turn, asked(0, "get", id=1))
+        d.run()
+    assert [d.answers[(turn, 0)].served for turn in (1, 2)] == [Served.DIRECT] * 2
+
+
 def test_errors_are_not_remembered() -> None:
     d = Driver()
     d.results["get"] = ExecutionResult(status=CallStatus.OK, content=b"no", tool_error=True)

@@ -10,6 +10,7 @@ from forerun.v1 import policy_pb2 as _policy_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -20,6 +21,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _DirectWrites:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DirectWritesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DirectWrites.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DIRECT_WRITES_UNSPECIFIED: _DirectWrites.ValueType  # 0
+    """There were none."""
+    DIRECT_WRITES_ENDED: _DirectWrites.ValueType  # 1
+    """There were some, and each has ended: nothing that was read before counts any more."""
+    DIRECT_WRITES_UNSETTLED: _DirectWrites.ValueType  # 2
+    """Some ended without an answer of their tools, and may still take effect."""
+
+class DirectWrites(_DirectWrites, metaclass=_DirectWritesEnumTypeWrapper):
+    """Writes that an agent made around the platform. Nobody knows what they wrote, so it may be anything of the tenant."""
+
+DIRECT_WRITES_UNSPECIFIED: DirectWrites.ValueType  # 0
+"""There were none."""
+DIRECT_WRITES_ENDED: DirectWrites.ValueType  # 1
+"""There were some, and each has ended: nothing that was read before counts any more."""
+DIRECT_WRITES_UNSETTLED: DirectWrites.ValueType  # 2
+"""Some ended without an answer of their tools, and may still take effect."""
+Global___DirectWrites: _TypeAlias = DirectWrites  # noqa: Y015
 
 @_typing.final
 class ConnectRequest(_message.Message):
@@ -127,6 +152,7 @@ class Hello(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
+    DIRECT_WRITES_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """UUIDv7, made by the client."""
     agent: _builtins.str
@@ -137,6 +163,8 @@ class Hello(_message.Message):
     """True after a broken stream: the session must exist."""
     label: _builtins.str
     """Logical name for tools that are told the session. Empty: the session's id."""
+    direct_writes: Global___DirectWrites.ValueType
+    """What the client has written around the platform since it last greeted it, while that could not be reached."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the tools that the agent can call. Empty: all that the platform knows."""
@@ -155,10 +183,11 @@ class Hello(_message.Message):
         mode: _common_pb2.Mode.ValueType = ...,
         resume: _builtins.bool = ...,
         label: _builtins.str = ...,
+        direct_writes: Global___DirectWrites.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "client_tools", b"client_tools", "label", b"label", "mode", b"mode", "resume", b"resume", "session", b"session", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "client_tools", b"client_tools", "direct_writes", b"direct_writes", "label", b"label", "mode", b"mode", "resume", b"resume", "session", b"session", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@
 """
 
 from forerun.client._client import AsyncClient
+from forerun.client._direct import Answer, Direct
 from forerun.client._errors import (
     CallCancelled,
     CallError,
@@ -34,6 +35,7 @@ from forerun.client._session import AsyncSession
 from forerun.client._sync import Client, Session
 
 __all__ = [
+    "Answer",
     "Arguments",
     "AsyncClient",
     "AsyncSession",
@@ -44,6 +46,7 @@ __all__ = [
     "CallTimeout",
     "CallUnavailable",
     "Client",
+    "Direct",
     "Failure",
     "ForerunClientError",
     "Ids",

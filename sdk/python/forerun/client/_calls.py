@@ -31,6 +31,8 @@ class OpenCall:
         written: It was handed to a connection, so it may have taken effect.
         on_its_way: It was handed to the connection that is open now.
         taken_back: The platform is to stop it.
+        direct: It runs around the platform now.
+        reads: Of a call that runs around the platform: it changes nothing.
         damaged: Answers that did not match their digest.
     """
 
@@ -42,6 +44,8 @@ class OpenCall:
     written: bool = False
     on_its_way: bool = False
     taken_back: bool = False
+    direct: bool = False
+    reads: bool = False
     damaged: int = 0
 
     @property
@@ -58,7 +62,15 @@ class OpenCall:
 
     def lose(self, failure: Failure) -> None:
         """Ends it because nobody will answer: unknown where it may have started, else certainly without effect."""
-        self.end(Status.OUTCOME_UNKNOWN if self.written else Status.UNAVAILABLE, failure)
+        if self.direct:
+            self.end(Status.TIMEOUT if self.reads else Status.OUTCOME_UNKNOWN, failure)
+        else:
+            self.end(Status.OUTCOME_UNKNOWN if self.written else Status.UNAVAILABLE, failure)
+
+    def withdraw(self, failure: Failure) -> None:
+        """Ends it because nobody wants it any more: what may have taken effect is unknown."""
+        may_have_written = not self.reads if self.direct else self.written
+        self.end(Status.OUTCOME_UNKNOWN if may_have_written else Status.CANCELLED, failure)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +85,7 @@ class Batch:
         timer: Ends the wait.
         progressed_at: Loop time of the ask or of the last answer. Calls of a long message wait for each other, so
             only silence says that no answer will come.
+        direct: Its calls run around the platform, one after the other; nothing of it is sent meanwhile.
         unanswered: How many calls are open.
     """
 
@@ -81,6 +94,7 @@ class Batch:
     timeout_seconds: float | None
     asked_at: float
     timer: asyncio.TimerHandle | None = None
+    direct: bool = False
     progressed_at: float = field(init=False)
     unanswered: int = field(init=False)
 
@@ -95,9 +109,9 @@ class Batch:
         return [one for one in self.calls if not one.answer.done()]
 
     def render(self, now: float) -> session_pb2.CallBatch | None:
-        """What to send: the open calls with what remains of their time; None where nothing is open."""
+        """What to send: the open calls with what remains of their time; None where there is nothing."""
         calls = self.open
-        if not calls:
+        if not calls or self.direct:
             return None
         message = session_pb2.CallBatch(turn=self.turn, calls=[one.message for one in calls])
         if self.timeout_seconds is not None:
@@ -112,12 +126,14 @@ class OpenCalls:
 
     Args:
         ask_again: Called with a batch that has to be sent once more because an answer came damaged.
+        takes: Called with an answer; True where it is none, because the call goes another way.
     """
 
-    def __init__(self, ask_again: Callable[[Batch], None]) -> None:
+    def __init__(self, ask_again: Callable[[Batch], None], takes: Callable[[OpenCall, Result, Batch], bool]) -> None:
         self._batches: dict[int, Batch] = {}
         self._calls: dict[tuple[int, int], OpenCall] = {}
         self._ask_again = ask_again
+        self._takes = takes
 
     def add(self, batch: Batch) -> None:
         """Begins to wait for a batch."""
@@ -162,21 +178,21 @@ class OpenCalls:
         if _damaged(content, message.observation):
             self._refuse_damaged(one)
             return
-        one.answer.set_result(
-            Result(
-                call=one.call,
-                turn=one.turn,
-                index=one.message.index,
-                status=status_of(message.status),
-                content=content,
-                media_type=message.observation.media_type,
-                tool_error=message.observation.tool_error,
-                failure=failure_of(message.failure) if message.HasField("failure") else None,
-                served=served_of(message.served),
-                execution_seconds=message.execution_seconds,
-                waited_seconds=message.waited_seconds,
-            )
+        result = Result(
+            call=one.call,
+            turn=one.turn,
+            index=one.message.index,
+            status=status_of(message.status),
+            content=content,
+            media_type=message.observation.media_type,
+            tool_error=message.observation.tool_error,
+            failure=failure_of(message.failure) if message.HasField("failure") else None,
+            served=served_of(message.served),
+            execution_seconds=message.execution_seconds,
+            waited_seconds=message.waited_seconds,
         )
+        if not self._takes(one, result, self._batches[one.turn]):
+            one.answer.set_result(result)
 
     def reject(self, turn: int, failure: Failure) -> None:
         """The platform did not take the batch of a turn: nothing of it ran, and where it says when, it may be asked."""
@@ -199,12 +215,13 @@ class OpenCalls:
     def lose_all(self, failure: Failure) -> None:
         """Nobody will answer any more."""
         for one in list(self._calls.values()):
-            one.lose(failure)
+            if not one.direct:
+                one.lose(failure)
 
     def cancel_all(self, failure: Failure) -> None:
         """The session ends: what was not sent is taken back, the rest may have taken effect."""
         for one in list(self._calls.values()):
-            one.end(Status.OUTCOME_UNKNOWN if one.written else Status.CANCELLED, failure)
+            one.withdraw(failure)
 
     def _refuse_damaged(self, one: OpenCall) -> None:
         one.damaged += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar, overload
@@ -11,15 +13,20 @@ import grpc.aio
 
 from forerun.client._channel import open_channel
 from forerun.client._connection import Connection
-from forerun.client._errors import InvalidRequest, from_rpc_error
+from forerun.client._direct import Direct
+from forerun.client._errors import ForerunClientError, InvalidRequest, NotConfigured, from_rpc_error
 from forerun.client._ids import Ids, SystemIds
 from forerun.client._local import resolve
-from forerun.client._results import Mode, ToolInfo, Totals, totals_of
+from forerun.client._results import Mode, ToolInfo, Totals, only_reads, totals_of
 from forerun.client._session import DEADLINE_DEFAULT_SECONDS, AsyncSession
 from forerun.client._tools import Tool, tool_of
 from forerun.v1 import session_pb2, session_pb2_grpc
 
 _UNARY_SECONDS: Final = 10.0
+DIRECT_AFTER_SECONDS: Final = 3.0
+"""Longer than another replica needs to take a session over."""
+_NOT_THERE_YET: Final = frozenset({"ADDRESS_MISSING", "CREDENTIAL_MISSING"})
+_LOG: Final = logging.getLogger("forerun.client")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -35,6 +42,9 @@ class AsyncClient:
         channel: Used instead of a connection of its own, and not closed; `address` and `token` are then optional.
         ids: Makes session ids and jitter; replaced where runs have to repeat exactly.
         connect_timeout_seconds: Longest time to open a session, retries included.
+        direct: Runs a call around the platform while that cannot be reached. Functions registered as tools need none.
+        direct_after_seconds: How long an outage may last before calls are run so. Another replica takes a session over
+            within 2 seconds.
     """
 
     def __init__(
@@ -46,6 +56,8 @@ class AsyncClient:
         channel: grpc.aio.Channel | None = None,
         ids: Ids | None = None,
         connect_timeout_seconds: float = 15.0,
+        direct: Direct | None = None,
+        direct_after_seconds: float = DIRECT_AFTER_SECONDS,
     ) -> None:
         self._address = address
         self._token = token
@@ -54,6 +66,11 @@ class AsyncClient:
         self._owned: grpc.aio.Channel | None = None
         self._ids: Ids = ids if ids is not None else SystemIds()
         self._connect_timeout_seconds = connect_timeout_seconds
+        self.direct = direct
+        self.direct_after_seconds = direct_after_seconds
+        self._opened = False
+        self._reads: dict[str, frozenset[str]] = {}
+        self._going_direct: list[AsyncSession] = []
         self._stub: session_pb2_grpc.SessionServiceStub | None = None
         self._tools: dict[str, Tool] = {}
         self._sessions: list[AsyncSession] = []
@@ -61,21 +78,22 @@ class AsyncClient:
     @property
     def address(self) -> str:
         """Where the platform is; known once the client is open."""
-        return self._address or "the given channel"
+        return self._address or ("the given channel" if self._channel is not None else "an unknown address")
 
     async def __aenter__(self) -> AsyncClient:
         """Finds out where the platform is. The connection itself is made by the first session.
 
         Raises:
-            NotConfigured: nothing says where the platform is, its address is none, or the token is missing.
+            NotConfigured: nothing says where the platform is, its address is none, or the token is missing. With a way
+                around the platform, nothing but a wrong address is an error: `forerun up` may come later.
         """
-        if self._channel is None:
-            self._address, self._token = resolve(self._address, self._token)
-            # Channels belong to the loop that runs when they are made.
-            self._owned = open_channel(self._address, self._credentials)
-        channel = self._channel if self._channel is not None else self._owned
-        assert channel is not None
-        self._stub = session_pb2_grpc.SessionServiceStub(channel)
+        self._opened = True
+        try:
+            self._open_stub()
+        except NotConfigured as error:
+            if error.reason not in _NOT_THERE_YET or (self.direct is None and not self._tools):
+                raise
+            _LOG.warning("%s; until then calls run directly, without speculation", error.message)
         return self
 
     async def __aexit__(
@@ -88,7 +106,7 @@ class AsyncClient:
         for session in list(self._sessions):
             await session.close("the client was closed")
         owned, self._owned = self._owned, None
-        self._stub = None
+        self._stub, self._opened = None, False
         if owned is not None:
             await owned.close()
 
@@ -178,6 +196,7 @@ class AsyncClient:
                     if tool.contract.HasField("timeout_seconds")
                     else DEADLINE_DEFAULT_SECONDS
                 ),
+                reads=only_reads(tool.contract),
             )
             for tool in response.tools
         ]
@@ -200,18 +219,41 @@ class AsyncClient:
 
     def connect(self, session: AsyncSession, hello: session_pb2.Hello) -> Connection:
         """A connection for a session."""
-        stub = self._open_stub()
+        self._check()
         self._sessions.append(session)
-        return Connection(stub, hello, session, metadata=self._metadata, address=self.address, ids=self._ids)
+        return Connection(
+            self._open_stub, hello, session, metadata=self._metadata, address=lambda: self.address, ids=self._ids
+        )
 
     async def timeouts(self, agent: str) -> Mapping[str, float]:
         """The tools' own time limits, in seconds."""
         return {tool.name: tool.timeout_seconds for tool in await self.list_tools(agent)}
 
+    def reads(self, agent: str, tool: str) -> bool:
+        """Whether a tool only reads, as far as the platform has said."""
+        return tool in self._reads.get(agent, ())
+
+    async def learn(self, agent: str) -> None:
+        """Asks what the tools of an agent do, for a time when nobody can be asked."""
+        with contextlib.suppress(ForerunClientError):
+            self._reads[agent] = frozenset(tool.name for tool in await self.list_tools(agent) if tool.reads)
+
+    def goes_direct(self, session: AsyncSession, direct: bool) -> None:
+        """A session's calls begin or cease to go around the platform. The log says so once, not for each session."""
+        if direct:
+            self._going_direct.append(session)
+            if len(self._going_direct) == 1:
+                _LOG.warning("no platform answers at %s: calls run directly, without speculation", self.address)
+        elif session in self._going_direct:
+            self._going_direct.remove(session)
+            if not self._going_direct:
+                _LOG.warning("calls go through the platform at %s again", self.address)
+
     def forget(self, session: AsyncSession) -> None:
         """The session is closed."""
-        if session in self._sessions:
-            self._sessions.remove(session)
+        for sessions in (self._sessions, self._going_direct):
+            if session in sessions:
+                sessions.remove(session)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self._token}"),) if self._token else ()
@@ -223,6 +265,21 @@ class AsyncClient:
             raise from_rpc_error(error, self.address).error from error
 
     def _open_stub(self) -> session_pb2_grpc.SessionServiceStub:
+        """The service. Where nothing said where it is, this looks again.
+
+        Raises:
+            NotConfigured: nothing says so yet.
+        """
+        self._check()
         if self._stub is None:
-            raise InvalidRequest("PROTOCOL_VIOLATION", "open the client first: `async with AsyncClient() as client`")
+            channel = self._channel
+            if channel is None:
+                self._address, self._token = resolve(self._address, self._token)
+                # Channels belong to the loop that runs when they are made.
+                channel = self._owned = open_channel(self._address, self._credentials)
+            self._stub = session_pb2_grpc.SessionServiceStub(channel)
         return self._stub
+
+    def _check(self) -> None:
+        if not self._opened:
+            raise InvalidRequest("PROTOCOL_VIOLATION", "open the client first: `async with AsyncClient() as client`")

@@ -17,9 +17,16 @@ import grpc
 import grpc.aio
 
 from forerun.client._calls import Batch, OpenCall, OpenCalls
-from forerun.client._errors import ForerunClientError, PlatformUnavailable, SessionClosed, StreamFailure, from_rpc_error
+from forerun.client._errors import (
+    ForerunClientError,
+    NotConfigured,
+    PlatformUnavailable,
+    SessionClosed,
+    StreamFailure,
+    from_rpc_error,
+)
 from forerun.client._ids import Ids
-from forerun.client._results import Failure, Status, failure_of
+from forerun.client._results import Failure, Result, Status, failure_of
 from forerun.v1 import common_pb2, session_pb2, session_pb2_grpc
 
 _LOG: Final = logging.getLogger("forerun.client")
@@ -57,12 +64,24 @@ class Listener(Protocol):
         """The connection broke; what was invoked over it is not wanted any more."""
         ...
 
+    def direct_writes(self) -> session_pb2.DirectWrites.ValueType:
+        """What was written past the platform since it was last told."""
+        ...
+
+    def takes(self, one: OpenCall, result: Result, batch: Batch) -> bool:
+        """Takes a call for which the platform could do nothing."""
+        ...
+
+    def goes_on(self, error: ForerunClientError) -> bool:
+        """Whether the session lives on without the platform after this end."""
+        ...
+
 
 class Connection:
     """Keeps one session connected.
 
     Args:
-        stub: The service.
+        stub: Finds the service; raises `NotConfigured` while nothing says where it is.
         hello: Opens the session; sent with `resume` set after the first time.
         listener: The session.
         metadata: Goes with every stream.
@@ -72,12 +91,12 @@ class Connection:
 
     def __init__(
         self,
-        stub: session_pb2_grpc.SessionServiceStub,
+        stub: Callable[[], session_pb2_grpc.SessionServiceStub],
         hello: session_pb2.Hello,
         listener: Listener,
         *,
         metadata: Callable[[], tuple[tuple[str, str], ...]],
-        address: str,
+        address: Callable[[], str],
         ids: Ids,
     ) -> None:
         self._stub = stub
@@ -86,27 +105,33 @@ class Connection:
         self._metadata = metadata
         self._address = address
         self._ids = ids
-        self.calls = OpenCalls(self._ask_again)
+        self.calls = OpenCalls(self.ask_again, listener.takes)
         self._urgent: deque[session_pb2.ConnectRequest] = deque()
         self._ordinary: deque[Outgoing] = deque()
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._goodbye: asyncio.TimerHandle | None = None
-        self._leaving = False
+        self._leaving = self._hurried = False
         self._closing = False
         self._tried = False
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = loop.create_future()
+        self._opened.add_done_callback(_retrieve)  # a session that began without the platform does not wait for it
         self._ended: asyncio.Future[session_pb2.Totals | None] = loop.create_future()
         self._last_error: ForerunClientError | None = None
         self._closed: ForerunClientError | None = None
+        self._alone = False
         self._resume = hello.resume
         self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ used by the session
 
-    async def open(self, timeout_seconds: float) -> None:
+    async def open(self, timeout_seconds: float, *, stay: bool) -> bool:
         """Returns when the session is open.
+
+        Args:
+            timeout_seconds: How long to wait for that.
+            stay: Go on trying when the time is over, and return False, instead of giving up.
 
         Raises:
             ForerunClientError: it cannot be opened, or not in time.
@@ -115,12 +140,15 @@ class Connection:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await asyncio.shield(self._opened)
+            return True
         except TimeoutError:
+            if stay:
+                return False
             await self._stop()
             raise self._last_error or PlatformUnavailable(
                 "PEER_UNAVAILABLE",
-                f"the platform at {self._address} did not open the session within {timeout_seconds:g} s",
-                metadata={"address": self._address},
+                f"the platform at {self._address()} did not open the session within {timeout_seconds:g} s",
+                metadata={"address": self._address()},
             ) from None
         except BaseException:
             await self._stop()
@@ -129,7 +157,7 @@ class Connection:
     def check(self) -> None:
         """Raises why the session takes nothing any more, if so."""
         closed = self._closed
-        if closed is not None:
+        if closed is not None and not self._alone:
             raise type(closed)(
                 closed.reason,
                 closed.message,
@@ -140,8 +168,7 @@ class Connection:
     def ask(self, batch: Batch) -> None:
         """Sends the calls of a message."""
         self.calls.add(batch)
-        self._ordinary.append(batch)
-        self._wake.set()
+        self.ask_again(batch)
 
     def send(self, message: session_pb2.ConnectRequest) -> None:
         """Sends an event when its turn comes."""
@@ -158,7 +185,9 @@ class Connection:
         if one.answer.done():
             return
         one.taken_back = True
-        if one.written:
+        if one.direct:
+            one.withdraw(Failure("CALL_CANCELLED", "the call was taken back while it ran around the platform"))
+        elif one.written:
             self.send_now(self._cancellation(one))
         else:
             one.end(Status.CANCELLED, Failure("CALL_CANCELLED", "the call was taken back before it was sent"))
@@ -186,7 +215,8 @@ class Connection:
                 async with asyncio.timeout(timeout_seconds):
                     totals = await asyncio.shield(self._ended)
             except TimeoutError:
-                _LOG.warning("the platform was not told in time that session %s ends", self._hello.session)
+                if timeout_seconds:
+                    _LOG.warning("the platform was not told in time that session %s ends", self._hello.session)
         self._closed = self._closed or SessionClosed("SESSION_ENDED", "the session was closed")
         await self._stop()
         return totals
@@ -221,12 +251,14 @@ class Connection:
             try:
                 await self._connect()
             except grpc.aio.AioRpcError as error:
-                failure = from_rpc_error(error, self._address)
+                failure = from_rpc_error(error, self._address())
             except TimeoutError:
                 failure = StreamFailure(
-                    PlatformUnavailable("DEADLINE_EXCEEDED", f"{self._address} did not welcome the session in time"),
+                    PlatformUnavailable("DEADLINE_EXCEEDED", f"{self._address()} did not welcome the session in time"),
                     transient=True,
                 )
+            except NotConfigured as error:
+                failure = StreamFailure(error, transient=True)
             except StreamFailure as error:
                 failure = error
             finally:
@@ -239,6 +271,9 @@ class Connection:
                 self._finish(failure.error)
                 return
             self._last_error = failure.error if failure is not None else None
+            hurried, self._hurried = self._hurried, False
+            if hurried and failure is None:
+                continue
             if loop.time() - started_at >= _STABLE_SECONDS:
                 pause, broken_at = _BACKOFF_INITIAL_SECONDS, loop.time()
             await self._pause(pause, failure, idle=loop.time() - broken_at > _IDLE_RETRY_SECONDS)
@@ -273,24 +308,40 @@ class Connection:
         again = [batch for batch in self.calls if id(batch) not in waiting]
         self._ordinary.extendleft(reversed(again))
 
-    def _ask_again(self, batch: Batch) -> None:
-        self._ordinary.append(batch)
-        self._wake.set()
+    @property
+    def batches(self) -> list[Batch]:
+        """Messages with calls that are not answered."""
+        return list(self.calls)
+
+    def ask_again(self, batch: Batch) -> None:
+        """Sends what is open of a batch when its turn comes."""
+        if not self._alone:
+            self._ordinary.append(batch)
+            self._wake.set()
+
+    def reconnect(self) -> None:
+        """Says hello again, because there is something to say; nothing else is sent before."""
+        self._leaving = self._hurried = True
+        self._drained.set()
 
     def _finish(self, error: ForerunClientError) -> None:
         """The session is over, and not because it was closed here."""
         self._closed = error
+        self._alone = not self._closing and self._listener.goes_on(error)
         if not self._opened.done():
             self._opened.set_exception(error)
         if not self._ended.done():
             self._ended.set_result(None)
+        if self._alone:
+            self._ordinary.clear()
+            return
         self.calls.lose_all(
             Failure(error.reason, f"nobody will answer: {error.message}", error.metadata, error.retry_after_seconds)
         )
 
     async def _connect(self) -> None:
         """One stream from Hello to its end. Returns where connecting again is wanted."""
-        call: Any = self._stub.Connect(metadata=self._metadata())
+        call: Any = self._stub().Connect(metadata=self._metadata())
         tasks: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
         try:
@@ -298,6 +349,7 @@ class Connection:
                 hello = session_pb2.Hello()
                 hello.CopyFrom(self._hello)
                 hello.resume = self._resume
+                hello.direct_writes = self._listener.direct_writes()
                 await self._write(call, session_pb2.ConnectRequest(hello=hello))
                 first = await call.read()
             if first is grpc.aio.EOF:
@@ -416,3 +468,8 @@ class Connection:
             self.calls.reject(int(turn), failure)
         else:
             _LOG.warning("the platform could not take a message of session %s: %s", self._hello.session, failure.reason)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()

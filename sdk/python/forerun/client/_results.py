@@ -16,7 +16,7 @@ from forerun.client._errors import (
     OutcomeUnknown,
 )
 from forerun.client._json import Arguments, decode
-from forerun.v1 import common_pb2, session_pb2
+from forerun.v1 import common_pb2, policy_pb2, session_pb2
 
 
 class Status(StrEnum):
@@ -51,6 +51,8 @@ class Served(StrEnum):
     """From a finished read of the same session."""
     SHARED = "shared"
     """Shares the execution of an identical call."""
+    FALLBACK = "fallback"
+    """Run around the platform, which could not be reached; see `AsyncClient(direct=...)`."""
     EARLY = "early"
     """Executed while the model's message still streamed."""
 
@@ -224,6 +226,7 @@ class ToolInfo:
         input_schema: JSON Schema of its arguments, as JSON text.
         description: What it does, for models.
         timeout_seconds: Longest time of one call.
+        reads: By its contract it changes nothing and costs nothing, so it may be run again.
     """
 
     name: str
@@ -231,6 +234,7 @@ class ToolInfo:
     input_schema: str
     description: str
     timeout_seconds: float
+    reads: bool = False
 
 
 def status_of(value: common_pb2.CallStatus.ValueType) -> Status:
@@ -249,6 +253,12 @@ def mode_of(value: common_pb2.Mode.ValueType) -> Mode:
     """A mode from the wire; one that this version does not know runs nothing ahead as far as a client can tell."""
     name = _name(common_pb2.Mode, value).removeprefix("MODE_")
     return Mode[name] if name in Mode.__members__ else Mode.OFF
+
+
+def only_reads(contract: policy_pb2.EffectContract) -> bool:
+    """By its contract a tool changes nothing and costs nothing: it may be run again, whatever became of a first run."""
+    harmless = contract.effect in (policy_pb2.EFFECT_PURE, policy_pb2.EFFECT_READ)
+    return harmless and not (contract.consuming or contract.metered)
 
 
 def failure_of(message: common_pb2.Failure) -> Failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar, overload
@@ -11,10 +12,11 @@ from typing import Any, Final, Protocol, TypeVar, overload
 from forerun.client._calls import Batch, OpenCall
 from forerun.client._channel import MESSAGE_BYTES
 from forerun.client._connection import Connection
+from forerun.client._direct import Bypass, Direct
 from forerun.client._errors import ForerunClientError, InvalidRequest, SessionClosed
 from forerun.client._json import Arguments, encode_arguments
 from forerun.client._message import StreamedMessage
-from forerun.client._results import Call, Failure, Mode, Result, Totals, mode_of, totals_of
+from forerun.client._results import Call, Failure, Mode, Result, Totals, mode_of, only_reads, totals_of
 from forerun.client._tools import Invocations, Tool, tool_of
 from forerun.v1 import common_pb2, event_pb2, session_pb2
 
@@ -28,11 +30,37 @@ MARGIN_SECONDS: Final = 5.0
 # Longer than the platform waits for what it stops with the session (CANCEL_SETTLE_SECONDS).
 _CLOSE_SECONDS: Final = 8.0
 
+_LOG: Final = logging.getLogger("forerun.client")
+# A platform that had heard nothing for too long ends the session.
+_FORGOTTEN: Final = frozenset({"SESSION_ENDED", "SESSION_IDLE", "SESSION_NOT_FOUND"})
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Platform(Protocol):
     """What a session needs of its client."""
+
+    @property
+    def direct(self) -> Direct | None:
+        """The way around the platform that the program gave."""
+        ...
+
+    @property
+    def direct_after_seconds(self) -> float:
+        """How long an outage may last before it is used."""
+        ...
+
+    def goes_direct(self, session: AsyncSession, direct: bool) -> None:
+        """The session's calls begin or cease to go around the platform."""
+        ...
+
+    def reads(self, agent: str, tool: str) -> bool:
+        """Whether a tool only reads, as far as the platform has said."""
+        ...
+
+    async def learn(self, agent: str) -> None:
+        """Asks what the tools of an agent do, for a time when nobody can be asked."""
+        ...
 
     def connect(self, session: AsyncSession, hello: session_pb2.Hello) -> Connection:
         """A connection for a session."""
@@ -85,11 +113,30 @@ class AsyncSession:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._connection: Connection | None = None
         self._invocations = Invocations(self._own_tools, self._tool_answered)
+        self._bypass = Bypass(
+            platform.direct,
+            self._own_tools,
+            after_seconds=platform.direct_after_seconds,
+            reads=lambda tool: tool in self._own_reads or platform.reads(agent, tool),
+            changed=lambda direct: platform.goes_direct(self, direct),
+        )
         self._turn = 0
         self._message_open = False
         self._spoken = False
         self._extending: set[asyncio.Task[None]] = set()
         self._own_seconds: Mapping[str, float] = {}
+        self._own_reads: frozenset[str] = frozenset()
+        self._learned = False
+
+    @property
+    def direct(self) -> bool:
+        """Calls run around the platform now, without speculation, because it cannot be reached."""
+        return self._bypass.active
+
+    @property
+    def direct_calls(self) -> int:
+        """How many calls ran around the platform."""
+        return self._bypass.calls
 
     # ------------------------------------------------------------ life
 
@@ -104,6 +151,9 @@ class AsyncSession:
 
     async def open(self) -> None:
         """Opens the session; `async with` does it.
+
+        With a way around the platform (`AsyncClient(direct=...)`, functions registered as tools) a platform that cannot
+        be reached is waited for a moment only, and the session begins without it.
 
         Raises:
             ForerunClientError: it cannot be opened.
@@ -121,10 +171,16 @@ class AsyncSession:
         )
         if self.mode is not None:
             hello.mode = common_pb2.Mode.Value(f"MODE_{self.mode.name}")
-        self._connection = self._platform.connect(self, hello)
+        connection = self._connection = self._platform.connect(self, hello)
+        bypass, bound = self._bypass, self._connect_timeout_seconds
+        bypass.begin(connection)
+        if bypass.enabled:
+            bound = min(bound, self._platform.direct_after_seconds)
         try:
-            await self._connection.open(self._connect_timeout_seconds)
+            if not await connection.open(bound, stay=bypass.enabled):
+                bypass.activate()
         except BaseException:
+            await bypass.close()
             self._platform.forget(self)
             raise
 
@@ -138,7 +194,9 @@ class AsyncSession:
         if connection is None:
             return
         self._platform.forget(self)
-        totals = await connection.close(reason, _CLOSE_SECONDS)
+        # Whoever cannot be reached is not told.
+        totals = await connection.close(reason, 0.0 if self._bypass.active else _CLOSE_SECONDS)
+        await self._bypass.close()
         if totals is not None:
             self.totals = totals_of(totals)
         for task in self._extending:
@@ -331,6 +389,8 @@ class AsyncSession:
             bound = DEADLINE_DEFAULT_SECONDS if timeout_seconds is None else timeout_seconds
             batch.timer = loop.call_at(batch.asked_at + bound + MARGIN_SECONDS, self._late, batch)
             connection.ask(batch)
+            if self._bypass.active:
+                self._bypass.ask(batch)
         return batch
 
     @staticmethod
@@ -407,6 +467,13 @@ class AsyncSession:
         self.policy = message.policy
         self._turn = max(self._turn, message.last_turn)
         self._own_seconds = {tool.name: tool.contract.timeout_seconds for tool in message.client_tools}
+        self._own_reads = frozenset(tool.name for tool in message.client_tools if only_reads(tool.contract))
+        self._bypass.up()
+        if self._bypass.enabled and not self._learned:
+            self._learned = True
+            task = asyncio.get_running_loop().create_task(self._platform.learn(self.agent), name="tool contracts")
+            self._extending.add(task)
+            task.add_done_callback(self._extending.discard)
 
     def invoked(self, message: session_pb2.ClientToolInvocation) -> None:
         """Called by the connection: a tool of this program is asked for."""
@@ -419,6 +486,27 @@ class AsyncSession:
     def disconnected(self) -> None:
         """Called by the connection: it broke, and the platform has given up on what it had asked for over it."""
         self._invocations.cancel_all()
+        self._bypass.down()
+
+    def direct_writes(self) -> session_pb2.DirectWrites.ValueType:
+        """Called by the connection before it greets the platform."""
+        return self._bypass.wrote()
+
+    def takes(self, one: OpenCall, result: Result, batch: Batch) -> bool:
+        """Called by the connection with an answer."""
+        return self._bypass.takes(one, result, batch)
+
+    def goes_on(self, error: ForerunClientError) -> bool:
+        """Called by the connection: the platform has ended the session, perhaps because it had not heard of it."""
+        if error.reason not in _FORGOTTEN or not self._bypass.active:
+            return False
+        _LOG.warning(
+            "the platform has ended session %s meanwhile (%s); its further calls run directly, a new session is "
+            "connected again",
+            self.id,
+            error.reason,
+        )
+        return True
 
     def _tool_answered(self, result: session_pb2.ClientToolResult) -> None:
         if self._connection is not None:
@@ -432,7 +520,9 @@ class AsyncSession:
         size_bytes = event.ByteSize()
         if size_bytes > MESSAGE_BYTES - 1024:
             raise _too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
-        self._open_connection().send(session_pb2.ConnectRequest(event=event))
+        connection = self._open_connection()
+        if not self._bypass.active:  # else nobody hears it, for nobody knows how long
+            connection.send(session_pb2.ConnectRequest(event=event))
 
     def _open_connection(self) -> Connection:
         if self._connection is None:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, overload
 
 import grpc
 
-from forerun.client._client import AsyncClient
+from forerun.client._client import DIRECT_AFTER_SECONDS, AsyncClient
+from forerun.client._direct import Direct
 from forerun.client._errors import InvalidRequest
 from forerun.client._json import Arguments
 from forerun.client._results import Call, Mode, Result, ToolInfo, Totals
@@ -97,6 +98,16 @@ class Session:
         return self._session.policy
 
     @property
+    def direct(self) -> bool:
+        """Calls run around the platform now; see `AsyncSession.direct`."""
+        return self._session.direct
+
+    @property
+    def direct_calls(self) -> int:
+        """How many calls ran around the platform."""
+        return self._session.direct_calls
+
+    @property
     def totals(self) -> Totals | None:
         """Counts of the session, after it was closed."""
         return self._session.totals
@@ -181,6 +192,8 @@ class Client:
         token: Bearer token. Default: `FORERUN_TOKEN`, else that of the local platform.
         credentials: Encrypts the connection.
         connect_timeout_seconds: Longest time to open a session, retries included.
+        direct: Runs a call around the platform while that cannot be reached; see `AsyncClient`.
+        direct_after_seconds: How long an outage may last before calls are run so.
     """
 
     def __init__(
@@ -190,9 +203,16 @@ class Client:
         *,
         credentials: grpc.ChannelCredentials | None = None,
         connect_timeout_seconds: float = 15.0,
+        direct: Direct | None = None,
+        direct_after_seconds: float = DIRECT_AFTER_SECONDS,
     ) -> None:
         self._client = AsyncClient(
-            address, token, credentials=credentials, connect_timeout_seconds=connect_timeout_seconds
+            address,
+            token,
+            credentials=credentials,
+            connect_timeout_seconds=connect_timeout_seconds,
+            direct=direct,
+            direct_after_seconds=direct_after_seconds,
         )
         self._loop: _Loop | None = None
 

@@ -182,28 +182,34 @@ class Invocations:
             result.status = common_pb2.CALL_STATUS_UNAVAILABLE
         else:
             result.status = common_pb2.CALL_STATUS_OK
-            result.observation.CopyFrom(await _observe(tool, message.action.arguments))
+            result.observation.CopyFrom(await observe(tool, message.action.arguments))
         self._answer(result)
 
 
-async def _observe(tool: Tool, arguments: bytes) -> common_pb2.Observation:
+async def observe(tool: Tool, arguments: bytes) -> common_pb2.Observation:
+    """Runs a function and makes an observation of what it returns or raises."""
     try:
         keywords = decode(arguments or b"{}")
-        if inspect.iscoroutinefunction(tool.function):
-            value = await tool.function(**keywords)
-        else:
-            value = await asyncio.to_thread(tool.function, **keywords)
-        content, media_type = _content(value)
+        value = await run_function(tool.function, **keywords)
+        content, media_type = content_of(value)
     except Exception as error:
         # What a function raises is its answer, as a tool's own failure. Its message goes to the agent, not to the log.
         _LOG.info("client tool %s raised %s", tool.name, type(error).__name__)
-        return _failed(type(error).__name__, str(error))
+        return failed(type(error).__name__, str(error))
     if len(content) > RESULT_BYTES:
-        return _failed("ResultTooLarge", f"the result has {len(content)} bytes; at most {RESULT_BYTES} are possible")
+        return failed("ResultTooLarge", f"the result has {len(content)} bytes; at most {RESULT_BYTES} are possible")
     return common_pb2.Observation(content=content, media_type=media_type)
 
 
-def _content(value: object) -> tuple[bytes, str]:
+async def run_function(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Awaits a coroutine function, and runs any other one in a thread."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return await function(*arguments, **keywords)
+    return await asyncio.to_thread(function, *arguments, **keywords)
+
+
+def content_of(value: object) -> tuple[bytes, str]:
+    """Content and media type of what a function returned."""
     if isinstance(value, bytes):
         return value, BYTES
     if isinstance(value, str):
@@ -211,7 +217,8 @@ def _content(value: object) -> tuple[bytes, str]:
     return encode(value), JSON
 
 
-def _failed(kind: str, message: str) -> common_pb2.Observation:
+def failed(kind: str, message: str) -> common_pb2.Observation:
+    """The observation of a function that raised."""
     # ensure_ascii: a message may hold half a surrogate pair, which has no UTF-8.
     content = json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=True).encode("ascii")
     return common_pb2.Observation(content=content, media_type=JSON, tool_error=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.core.ledger import Totals
 from forerun.core.outcomes import Mode
+from forerun.core.resources import ROOT
 from forerun.core.session.call import Closed
 from forerun.core.session.calls import Calls
 from forerun.core.session.context import Context, Replica
@@ -29,6 +30,9 @@ from forerun.core.session.model import (
 from forerun.core.session.proposals import Proposals
 from forerun.core.session.speculation import Speculations
 from forerun.core.sites import Sites
+
+_AROUND: CallId = (0, 0)
+"""Stands for calls that ran around the platform: turns of real ones begin at 1."""
 
 
 class SessionMachine:
@@ -231,6 +235,22 @@ class SessionMachine:
             if mode is not Mode.EXACT:
                 self._speculations.stop(reason, ended=False)
                 self._c.memo.clear()
+        return self._drain()
+
+    def wrote_directly(self, now: float, *, unsettled: bool) -> list[Effect]:
+        """The agent ran calls around the platform, and they may have written anything: nothing read before counts.
+
+        What other sessions share has to be counted before the agent is heard again, by whoever runs the machine.
+
+        Args:
+            now: The time.
+            unsettled: Some may still take effect: nothing of this session is answered from what is known any more.
+        """
+        self._c.now = now
+        if unsettled:
+            self._c.lingering.add(_AROUND, (ROOT,))
+        self._c.generations.bump((ROOT,))
+        self._speculations.written()
         return self._drain()
 
     def set_policy(self, policy: SessionPolicy, now: float) -> list[Effect]:
