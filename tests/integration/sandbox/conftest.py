@@ -112,7 +112,7 @@ def processes(root: int) -> set[tuple[int, str]]:
                 children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
                 found |= {(int(child), _started(int(child))) for child in children}
                 pending += map(int, children)
-    return found
+    return {(pid, started) for pid, started in found if started}
 
 
 def left_of(known: set[tuple[int, str]]) -> set[tuple[int, str]]:
@@ -121,8 +121,9 @@ def left_of(known: set[tuple[int, str]]) -> set[tuple[int, str]]:
 
 
 def _started(pid: int) -> str:
+    """When a process was started; empty where it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return "gone"
-    return "gone" if fields[0] in "ZX" else fields[19]
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
