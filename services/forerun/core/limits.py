@@ -62,6 +62,9 @@ CALLS_IN_FLIGHT_PER_MESSAGE: Final = 16
 CALLS_IN_FLIGHT_PER_TENANT: Final = 256
 """Authoritative calls of one tenant that one replica runs at the same time; the rest wait in a queue."""
 
+ORDER_FAN_IN: Final = 64
+"""Calls that one call waits for one by one, of those that touched one resource. More are waited for together."""
+
 CALL_QUEUE: Final = 10_000
 """Authoritative calls that wait in one replica. Beyond it a caller is told RESOURCE_EXHAUSTED at once."""
 
@@ -73,6 +76,29 @@ RETRY_BACKOFF_INITIAL_SECONDS: Final = 0.1
 
 RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
 """Longest wait between two tries, unless a provider asks for more. Parts of the platform are back within seconds."""
+
+# ---------------------------------------------------------------- plans
+
+PLAN_TASKS: Final = 1_000
+"""Tasks of one plan, over all of its rounds, unless its owner allows more. The same as calls of one message."""
+
+PLAN_TASKS_MAX: Final = 10_000
+"""Ceiling of what an owner may allow. All of them stay in memory until the plan has ended."""
+
+PLAN_DEPTH: Final = 256
+"""Tasks on the longest chain of references. A longer one is a program, and would outlive every deadline."""
+
+PLAN_REFERENCES: Final = 100_000
+"""References of all tasks of one plan: ten for each of the most tasks, and joins over hundreds."""
+
+PLAN_TEXT_BYTES: Final = 16 * MIB
+"""Text of one plan, from a model or a file."""
+
+PLAN_HELD_BYTES: Final = 256 * MIB
+"""Results that one plan holds for the tasks that refer to them. What comes above it is only passed on."""
+
+REPLANS: Final = 3
+"""How often a plan may be continued with new tasks. Each is a model request; more is an agent that turns in circles."""
 
 # ---------------------------------------------------------------- speculation
 

@@ -15,6 +15,7 @@ from forerun.core import limits
 from forerun.core.resources import ROOT, ancestors
 
 _NEVER = -1
+_FIRST_JOIN = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,35 @@ class BatchCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Stands for many calls: it has ended when all of them have.
+
+    Hundreds of writes below one folder that hundreds of calls have read would need an edge for each pair. With a join
+    in the middle the edges stay linear in the number of calls.
+
+    Attributes:
+        name: A negative number, its own.
+        members: Calls and earlier joins.
+    """
+
+    name: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where a call stands among the earlier calls of its message.
 
     Attributes:
-        predecessors: Calls that must have ended before it starts. Empty for a call that shares an outcome.
+        predecessors: Calls (and joins, which are negative) that must have ended before it starts. Empty for a call that
+            shares an outcome.
         same_as: The earlier call whose outcome it gets instead of running, or None.
+        joins: Joins that were made for it. Later placements may name them, too.
     """
 
     predecessors: frozenset[int]
     same_as: int | None = None
+    joins: tuple[Join, ...] = ()
 
 
 @dataclass(slots=True)
@@ -58,9 +78,29 @@ class _Touched:
 class Plan:
     """Places the calls of one message in the order in which they arrive, also while the message still streams."""
 
-    __slots__ = ("_barrier", "_count", "_latest_pure", "_latest_same", "_readers", "_since_barrier", "_writers")
+    __slots__ = (
+        "_barrier",
+        "_count",
+        "_fan_in",
+        "_joined",
+        "_joins",
+        "_latest_pure",
+        "_latest_same",
+        "_readers",
+        "_since_barrier",
+        "_writers",
+    )
 
-    def __init__(self, calls: Iterable[BatchCall] = ()) -> None:
+    def __init__(self, calls: Iterable[BatchCall] = (), *, fan_in: int = limits.ORDER_FAN_IN) -> None:
+        """Starts with the calls that are known.
+
+        Args:
+            calls: In call order.
+            fan_in: Calls that touched the same thing and are waited for one by one; more are waited for as one join.
+        """
+        self._fan_in = fan_in
+        self._joins: list[Join] = []  # made for the call that is being placed
+        self._joined: list[int] = []  # the latest call behind each join
         self._readers: dict[str, _Touched] = {}
         self._writers: dict[str, _Touched] = {}
         self._latest_same: dict[Hashable, int] = {}
@@ -82,20 +122,22 @@ class Plan:
             waits = frozenset(self._since_barrier) or self._only_barrier()
             self._start_over(index)
             return Placement(waits)
+        self._joins = []
         touched = self._conflicting(self._writers, (*call.reads, *call.writes))
         touched |= self._conflicting(self._readers, call.writes)
+        joins = tuple(self._joins)
         if call.same is not None:
             latest = self._latest_same if call.reads or call.writes else self._latest_pure
             earlier = latest.get(call.same, _NEVER)
             # A conflict after the earlier execution re-opens the window; the execution itself is no such conflict. For
             # a write that is also a read of what it writes: taken back, its heir must not run before that read.
-            if earlier != _NEVER and max(touched, default=_NEVER) <= earlier:
-                return Placement(frozenset(), same_as=earlier)
+            if earlier != _NEVER and max(map(self._latest, touched), default=_NEVER) <= earlier:
+                return Placement(frozenset(), same_as=earlier, joins=joins)
             latest[call.same] = index
         waits = frozenset(touched) or self._only_barrier()
         self._since_barrier.append(index)
         self._note(index, call)
-        return Placement(waits)
+        return Placement(waits, joins=joins)
 
     def _only_barrier(self) -> frozenset[int]:
         return frozenset() if self._barrier == _NEVER else frozenset((self._barrier,))
@@ -113,13 +155,26 @@ class Plan:
         for key in keys:
             at = touched.get(key)
             if at is not None:
-                found.update(at.here)
-                found.update(at.below)
+                found.update(self._few(at.here))
+                found.update(self._few(at.below))
             for above in ancestors(key):
                 at = touched.get(above)
                 if at is not None:
-                    found.update(at.here)
+                    found.update(self._few(at.here))
         return found
+
+    def _few(self, calls: list[int]) -> list[int]:
+        """Replaces many calls by one join, in place: whoever comes later waits for that, too."""
+        if len(calls) > self._fan_in:
+            join = Join(_FIRST_JOIN - len(self._joined), tuple(calls))
+            self._joined.append(max(map(self._latest, calls)))
+            self._joins.append(join)
+            calls[:] = [join.name]
+        return calls
+
+    def _latest(self, index: int) -> int:
+        """The latest call behind a call or a join."""
+        return index if index > _FIRST_JOIN else self._joined[_FIRST_JOIN - index]
 
     def _note(self, index: int, call: BatchCall) -> None:
         for key in call.writes:
@@ -146,7 +201,6 @@ class BatchOrder:
 
     __slots__ = (
         "_followers",
-        "_handed_out",
         "_limit",
         "_open",
         "_plan",
@@ -157,25 +211,31 @@ class BatchOrder:
         "_withdrawn",
     )
 
-    def __init__(self, calls: Iterable[BatchCall] = (), *, limit: int = limits.CALLS_IN_FLIGHT_PER_MESSAGE) -> None:
+    def __init__(
+        self,
+        calls: Iterable[BatchCall] = (),
+        *,
+        limit: int = limits.CALLS_IN_FLIGHT_PER_MESSAGE,
+        fan_in: int = limits.ORDER_FAN_IN,
+    ) -> None:
         """Starts with the calls that are known; `add` takes the ones that arrive later.
 
         Args:
             calls: In call order.
             limit: Calls in flight at the same time, at least 1.
+            fan_in: See `Plan`.
         """
         if limit < 1:
             raise ValueError("limit must be at least 1")
         self._limit = limit
-        self._plan = Plan()
+        self._plan = Plan(fan_in=fan_in)
         self._same: list[int | None] = []
         self._waits: dict[int, int] = {}  # open predecessors of a call that waits
         self._followers: dict[int, list[int]] = {}
         self._runnable: list[int] = []  # a heap: call order decides among calls that could start
         self._running: set[int] = set()
-        self._handed_out: set[int] = set()
         self._open: set[int] = set()
-        self._withdrawn: set[int] = set()  # ended while they waited, and still stand between others
+        self._withdrawn: set[int] = set()  # ended while they waited, or joins, and still stand between others
         for call in calls:
             self.add(call)
 
@@ -192,22 +252,37 @@ class BatchOrder:
         """Calls handed out by `ready` that have not ended."""
         return len(self._running)
 
-    def add(self, call: BatchCall) -> int:
-        """Adds the next call of the message and returns its index."""
+    def add(self, call: BatchCall, *, after: Iterable[int] = ()) -> int:
+        """Adds the next call of the message and returns its index.
+
+        Args:
+            call: What it touches.
+            after: Earlier calls that must have ended, whatever they touch: it needs what they gave.
+        """
         index = len(self._same)
         placement = self._plan.place(call)
+        for join in placement.joins:
+            if self._wait(join.name, join.members):
+                self._open.add(join.name)
+                self._withdrawn.add(join.name)
         self._same.append(placement.same_as)
         if placement.same_as is not None:
             return index
-        self._open.add(index)
-        open_before = [earlier for earlier in placement.predecessors if earlier in self._open]
-        for earlier in open_before:
-            self._followers.setdefault(earlier, []).append(index)
-        if open_before:
-            self._waits[index] = len(open_before)
-        else:
+        if not self._wait(index, placement.predecessors.union(after)):
             heapq.heappush(self._runnable, index)
+        self._open.add(index)
         return index
+
+    def _wait(self, index: int, predecessors: Iterable[int]) -> bool:
+        """Lets a call or a join wait for those of its predecessors that have not ended. False where all have."""
+        waits = 0
+        for earlier in predecessors:
+            if earlier in self._open:
+                self._followers.setdefault(earlier, []).append(index)
+                waits += 1
+        if waits:
+            self._waits[index] = waits
+        return waits > 0
 
     def same_as(self, index: int) -> int | None:
         """The call whose outcome this call shares, or None when it runs itself."""
@@ -223,11 +298,12 @@ class BatchOrder:
         kept: list[int] = []
         while self._runnable and len(self._running) < self._limit:
             index = heapq.heappop(self._runnable)
+            if index not in self._open:
+                continue  # it ended before it was handed out
             if only is not None and not only(index):
                 kept.append(index)
                 continue
             self._running.add(index)
-            self._handed_out.add(index)
             started.append(index)
         for index in kept:
             heapq.heappush(self._runnable, index)
@@ -244,9 +320,6 @@ class BatchOrder:
             self._withdrawn.add(index)
             return
         self._running.discard(index)
-        if index not in self._handed_out:
-            self._runnable.remove(index)
-            heapq.heapify(self._runnable)
         ended = [index]
         while ended:
             gone = ended.pop()

@@ -22,9 +22,9 @@ def must_wait(first: BatchCall, second: BatchCall) -> bool:
 
 
 @fast
-@given(st.data(), batches, st.integers(min_value=1, max_value=4))
-def test_every_run_is_as_if_in_call_order(data: st.DataObject, batch: list[BatchCall], limit: int) -> None:
-    order = BatchOrder(batch, limit=limit)
+@given(st.data(), batches, st.integers(min_value=1, max_value=4), st.integers(min_value=1, max_value=8))
+def test_every_run_is_as_if_in_call_order(data: st.DataObject, batch: list[BatchCall], limit: int, fan_in: int) -> None:
+    order = BatchOrder(batch, limit=limit, fan_in=fan_in)
     started: list[int] = []
     ended: list[int] = []
     while not order.done:
@@ -41,9 +41,9 @@ def test_every_run_is_as_if_in_call_order(data: st.DataObject, batch: list[Batch
 
 
 @fast
-@given(batches)
-def test_nothing_waits_without_a_reason(batch: list[BatchCall]) -> None:
-    order = BatchOrder(batch, limit=100)
+@given(batches, st.integers(min_value=1, max_value=8))
+def test_nothing_waits_without_a_reason(batch: list[BatchCall], fan_in: int) -> None:
+    order = BatchOrder(batch, limit=100, fan_in=fan_in)
     first = set(order.ready())
     for index, call in enumerate(batch):
         if not any(must_wait(earlier, call) for earlier in batch[:index]):

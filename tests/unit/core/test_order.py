@@ -187,3 +187,35 @@ def test_a_whole_tail_that_is_taken_back_is_done_with_what_runs() -> None:
     order.finished(0)
     assert order.done
     assert order.ready() == []
+
+
+def test_a_call_waits_for_what_it_needs_beside_its_conflicts() -> None:
+    order = BatchOrder([read("f"), read("g")])
+    order.add(read("h"), after=[0])
+    order.add(write("g"), after=[2])
+    assert order.ready() == [0, 1]
+    order.finished(0)
+    assert order.ready() == [2]
+    order.finished(1)
+    assert order.ready() == []
+    order.finished(2)
+    assert order.ready() == [3]
+
+
+def test_many_readers_and_many_writers_below_meet_in_one_join() -> None:
+    plan = Plan(read("d") for _ in range(1_000))
+    placements = [plan.place(write(f"d/{number}")) for number in range(1_000)]
+    assert [len(one.joins) for one in placements] == [1] + [0] * 999
+    assert all(one.predecessors == placements[0].predecessors for one in placements)
+    order = BatchOrder([*[read("d")] * 1_000, *[write(f"d/{number}") for number in range(1_000)]], limit=2_000)
+    readers = order.ready()
+    assert readers == list(range(1_000))
+    for index in readers[:-1]:
+        order.finished(index)
+    assert order.ready() == []
+    order.finished(readers[-1])
+    writers = order.ready()
+    assert len(writers) == 1_000 and not order.done
+    for index in writers:
+        order.finished(index)
+    assert order.done
