@@ -73,7 +73,8 @@ def draw_temper(chance: random.Random, kinds: frozenset[str]) -> Temper:
     """How the tools behave."""
     if "tools" not in kinds:
         return Temper()
-    shares = [chance.choice([0.0, 0.03, 0.08, 0.15]) for _ in range(11)]
+    shares = [chance.choice([0.0, 0.03, 0.08, 0.15]) for _ in range(10)]
+    shares.append(chance.choice([0.0, 0.1, 0.4]))  # how often writes linger, which seldom matters
     return Temper(*shares)
 
 

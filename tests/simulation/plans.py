@@ -139,9 +139,10 @@ def _plan(chance: random.Random, taste: Taste) -> Plan:
         person=chance.choice(PEOPLE),
     )
     plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
-    if chance.random() < 0.3:
-        at = chance.randrange(len(plan.messages))
-        plan.messages[at:at] = _race(chance, taste)
+    for scene in (_race, _late_effect):
+        if chance.random() < 0.3:
+            at = chance.randrange(len(plan.messages))
+            plan.messages[at:at] = scene(chance, taste)
     if chance.random() < 0.25:
         plan.leave_after = chance.uniform(0.0, 3.0)
         plan.vanishes = chance.random() < 0.5
@@ -184,6 +185,16 @@ def _race(chance: random.Random, taste: Taste) -> list[Message]:
     )
     first = Message(calls=[write], model_seconds=0.6, extra=read.copy(), beside=chance.uniform(0.0, 1.0))
     return [first, Message(calls=[read], model_seconds=chance.choice([0.1, 2.0]))]
+
+
+def _late_effect(chance: random.Random, taste: Taste) -> list[Message]:
+    """A write for which its agent does not wait long, and reads of what it may still change."""
+    doc = chance.randrange(taste.docs)
+    write = chance.choice([Planned("set", {"id": doc, "value": 1}), Planned("put", {"id": doc})])
+    messages = [Message(calls=[write], model_seconds=0.1, timeout_seconds=chance.choice([0.2, 0.5]))]
+    for seconds in (0.1, 2.0, 5.0):
+        messages.append(Message(calls=[Planned("get", {"id": doc})], model_seconds=seconds))
+    return messages
 
 
 def _accidents(chance: random.Random, message: Message, taste: Taste) -> None:

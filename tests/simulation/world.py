@@ -196,7 +196,7 @@ class World:
 
     async def _answer(self, one: Execution, arguments: dict[str, Any], mood: str) -> httpx.Response:
         total = self._chance.uniform(0.05, 2.0)
-        if mood == "slow" or (mood == "linger" and self._chance.random() < 0.5):
+        if mood == "slow" or (mood == "linger" and one.tool in WRITES and self._chance.random() < 0.5):
             total = self._chance.uniform(*_SLOW_SECONDS)
         first = total * self._chance.random()
         await asyncio.sleep(first)
