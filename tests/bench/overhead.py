@@ -24,12 +24,16 @@ from rich.table import Table
 
 from tests.bench.cases import CASES, EVENT, JOINED, OPEN, READY, Agent, Case, Sample, run
 from tests.bench.memory import flatness
+from tests.bench.processes import cpu_seconds
 from tests.bench.results import Row, write
+from tests.bench.servers import ECHO_METHOD
 from tests.bench.stage import PROCESSES, Stage, staged
 
 _IDLE_SECONDS: Final = 3.0
 _WARM_UP_SECONDS: Final = 30.0
 _OPENING: Final = 16
+_ECHOES: Final = 200
+_ECHO_PAUSE_SECONDS: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +79,10 @@ class Measured:
 async def measure(stage: Stage, plan: Plan, say: Any) -> list[Row]:
     """Measures everything; rows for the file."""
     idle = await _idle(stage)
+    floor = await _floor(stage)
     rows = [
-        Row(name="idle platform", value=sum(idle.values()), unit="ms CPU/s", n=1, more={"cpu_by_process": dict(idle)})
+        Row(name="idle platform", value=sum(idle.values()), unit="ms CPU/s", n=1, more={"cpu_by_process": dict(idle)}),
+        floor,
     ]
     for count in plan.sessions:
         measured = {case.name: Measured() for case in CASES}
@@ -86,7 +92,7 @@ async def measure(stage: Stage, plan: Plan, say: Any) -> list[Row]:
                 say(f"{count} sessions, round {number + 1} of {plan.rounds}")
                 for case in CASES:
                     await _round(stage, plan, groups[case.name], idle, measured[case.name])
-        rows += [row for case in CASES for row in _rows(case, count, measured[case.name])]
+        rows += [row for case in CASES for row in _rows(case, count, measured[case.name], floor.value)]
     say(f"memory, {plan.memory_minutes:g} min under load")
     return rows + await flatness(stage, plan.memory_minutes)
 
@@ -113,6 +119,17 @@ async def _idle(stage: Stage) -> dict[str, float]:
     return {name: (after[name] - before[name]) * 1000.0 / _IDLE_SECONDS for name in after}
 
 
+async def _floor(stage: Stage) -> Row:
+    """What the server of a plain echo needs for a call: the machine's own price of one step from process to process."""
+    once: Any = stage.echo.unary_unary(ECHO_METHOD)
+    before = cpu_seconds(stage.echo_pid)
+    for _ in range(_ECHOES):
+        await once(b"x" * 300, timeout=10.0)
+        await asyncio.sleep(_ECHO_PAUSE_SECONDS)
+    spent = (cpu_seconds(stage.echo_pid) - before) * 1000.0 / _ECHOES
+    return Row(name="server of a plain echo", value=spent, unit="ms CPU/call", n=_ECHOES)
+
+
 async def _round(
     stage: Stage, plan: Plan, agents: Sequence[Agent], idle: Mapping[str, float], measured: Measured
 ) -> None:
@@ -126,7 +143,7 @@ async def _round(
 # ---------------------------------------------------------------- figures
 
 
-def _rows(case: Case, count: int, measured: Measured) -> list[Row]:
+def _rows(case: Case, count: int, measured: Measured, floor: float | None) -> list[Row]:
     name = f"{case.name}, {count} sessions"
     rounds = [[_figure(case, one) for one in samples if one.expected] for samples in measured.rounds]
     figures = [figure for one in rounds for figure in one]
@@ -148,7 +165,7 @@ def _rows(case: Case, count: int, measured: Measured) -> list[Row]:
     cpu = {process: spent / max(1, measured.steps) for process, spent in measured.cpu.items()}
     total = sum(cpu.values())
     cpu_row = Row(
-        name=f"CPU of {name}", value=total, unit="ms CPU/call", n=measured.steps,
+        name=f"CPU of {name}", value=total, unit="ms CPU/call", baseline=floor, n=measured.steps,
         more={"cpu_by_process": cpu, "limit": [3.0], "holds": _holds((total,), [3.0])},
     )  # fmt: skip
     return [time_row, cpu_row]
@@ -190,10 +207,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
     for heading in ("case", "p50", "p99", "echo p50", "echo p99", "p50 / echo", "p99 / echo", "target", "n"):
         times.add_column(heading, justify="left" if heading == "case" else "right")
     usage = Table(title="ms of CPU, per call or per second, beyond an idle platform")
-    for heading in ("case", "all", *PROCESSES):
+    for heading in ("case", "all", "x echo", *PROCESSES):
         usage.add_column(heading, justify="left" if heading == "case" else "right")
     memory = Table(title="MiB in RAM")
-    for heading in ("process", "end", "before", "ratio"):
+    for heading in ("process", "last sixth", "second sixth", "ratio"):
         memory.add_column(heading, justify="left" if heading == "process" else "right")
     for row in rows:
         more = row.more
@@ -203,8 +220,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
                 row.name, _text(row.value), _text(more["p99"]), _text(row.baseline), _text(more["baseline_p99"]),
                 _text(_over(row.value, row.baseline)), _text(ratio), _verdict(more["holds"]), str(row.n),
             )  # fmt: skip
-        elif "cpu_by_process" in more:
-            usage.add_row(row.name, _text(row.value), *(_text(more["cpu_by_process"][name]) for name in PROCESSES))
+        elif "CPU" in row.unit:
+            by_process = more.get("cpu_by_process", {})
+            times_echo = _text(_over(row.value, row.baseline))
+            usage.add_row(row.name, _text(row.value), times_echo, *(_text(by_process.get(name)) for name in PROCESSES))
         else:
             memory.add_row(row.name, _text(row.value), _text(row.baseline), _text(_over(row.value, row.baseline)))
     for table in (times, usage, memory):

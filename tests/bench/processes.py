@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +31,17 @@ def resident_bytes(pid: int) -> int:
     raise ProcessLookupError(pid)
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server beside the platform."""
+
+    port: int
+    pid: int
+
+
 @asynccontextmanager
-async def serving(kind: str) -> AsyncIterator[int]:
-    """A server of `tests.bench.servers` in a process of its own, so that nothing shares its interpreter; its port."""
+async def serving(kind: str) -> AsyncIterator[Server]:
+    """A server of `tests.bench.servers` in a process of its own, so that nothing shares its interpreter."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bench.servers", kind,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=REPOSITORY,
@@ -41,7 +50,7 @@ async def serving(kind: str) -> AsyncIterator[int]:
     try:
         async with asyncio.timeout(_START_SECONDS):
             line = await process.stdout.readline()
-        yield int(line)
+        yield Server(int(line), process.pid)
     finally:
         process.stdin.close()  # it ends with its standard input, so also when this process dies
         await process.wait()

@@ -32,12 +32,14 @@ class Stage:
         client: An agent's connection.
         direct: The way of an agent without Forerun to the same tools.
         echo: The channel of the echo.
+        echo_pid: Its server's process.
     """
 
     platform: Platform
     client: AsyncClient
     direct: httpx.AsyncClient
     echo: grpc.aio.Channel
+    echo_pid: int
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds of each process so far."""
@@ -62,16 +64,19 @@ async def staged() -> AsyncIterator[Stage]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forerun-bench-")))
         tools, echo, spans = [await stack.enter_async_context(serving(kind)) for kind in ("tools", "echo", "spans")]
         file = folder / "policy.yaml"
-        file.write_text(json.dumps(_policy(tools)))  # JSON is YAML
-        platform = Platform(folder / "data", file, port=0, environment=_settings(spans))
+        file.write_text(json.dumps(_policy(tools.port)))  # JSON is YAML
+        platform = Platform(folder / "data", file, port=0, environment=_settings(spans.port))
         await stack.enter_async_context(platform)
         yield Stage(
             platform,
             await stack.enter_async_context(AsyncClient(platform.address, platform.token)),
             await stack.enter_async_context(
-                httpx.AsyncClient(base_url=f"http://127.0.0.1:{tools}", limits=httpx.Limits(max_connections=_SLOTS))
+                httpx.AsyncClient(
+                    base_url=f"http://127.0.0.1:{tools.port}", limits=httpx.Limits(max_connections=_SLOTS)
+                )
             ),
-            await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{echo}")),
+            await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{echo.port}")),
+            echo.pid,
         )
         await asyncio.sleep(0)  # what is cancelled above ends before the servers do
 

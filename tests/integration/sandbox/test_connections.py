@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Callable
+import shutil
+import ssl
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
 
 from forerun.sandbox.connectors.connections import Connections
-
-Answer = Callable[[bytes], bytes]
 
 
 @dataclass
@@ -50,9 +51,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(*answers: bytes, hang_up: bool = False) -> AsyncIterator[Server]:
+async def serving(*answers: bytes, hang_up: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     served = Server(list(answers), hang_up)
-    server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0, ssl=tls)
     served.port = server.sockets[0].getsockname()[1]
     try:
         yield served
@@ -190,3 +191,31 @@ async def test_what_does_not_connect_was_certainly_not_sent() -> None:
             async with serving(ok(b"x")) as server:
                 url = f"http://127.0.0.1:{server.port}/"
                 await connections.handle_async_request(httpx.Request("GET", url, headers={"a": "b\r\nc: d"}))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
+async def test_a_server_proves_its_name_also_when_it_is_reached_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    made = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+    assert await made.wait() == 0
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    async with serving(ok(b"one"), ok(b"two"), tls=context) as server, connecting() as connections:
+
+        async def named(name: str) -> bytes:
+            extensions = {"sni_hostname": name}
+            request = httpx.Request("GET", f"https://127.0.0.1:{server.port}/", extensions=extensions)
+            response = await connections.handle_async_request(request)
+            try:
+                return await response.aread()
+            finally:
+                await response.aclose()
+
+        assert [await named("localhost"), await named("localhost")] == [b"one", b"two"]
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await named("another.test")
