@@ -27,8 +27,8 @@ def test_bounds_are_those_of_the_platform() -> None:
     assert _json.JSON_DEPTH == limits.JSON_DEPTH
     assert _json.NUMBER_DIGITS == limits.NUMBER_DIGITS
     assert _calls.RESULT_BYTES == limits.RESULT_BYTES
-    assert _session.CALLS_PER_MESSAGE == limits.CALLS_PER_MESSAGE
-    assert _session.DEADLINE_MAX_SECONDS == limits.DEADLINE_MAX_SECONDS
+    assert _calls.CALLS_PER_MESSAGE == limits.CALLS_PER_MESSAGE
+    assert _calls.DEADLINE_MAX_SECONDS == limits.DEADLINE_MAX_SECONDS
     assert _session.DEADLINE_DEFAULT_SECONDS == limits.DEADLINE_DEFAULT_SECONDS
     assert _tools.RESULT_BYTES < limits.MESSAGE_BYTES
 

@@ -9,9 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from forerun.client._channel import MESSAGE_BYTES
+from forerun.client._errors import InvalidRequest
+from forerun.client._json import encode_arguments
 from forerun.client._results import Call, Failure, Result, Status, failure_of, served_of, status_of
 from forerun.v1 import common_pb2, event_pb2, session_pb2
 
+# Bounds of the platform (forerun.core.limits, compared by a contract test): what is above is refused before it is sent.
+CALLS_PER_MESSAGE: Final = 1_000
+DEADLINE_MAX_SECONDS: Final = 3_600.0
 # The platform's own bound of one result (forerun.core.limits, compared by a contract test).
 RESULT_BYTES: Final = 64 * 1024 * 1024
 # A damaged answer is asked for again, once: the platform answers from its journal and runs nothing.
@@ -252,3 +258,43 @@ def _damaged(content: bytes, observation: common_pb2.Observation) -> bool:
     if len(content) != observation.size_bytes and (observation.digest or observation.size_bytes):
         return True
     return bool(observation.digest) and observation.digest != "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def asked_calls(calls: Sequence[Call], timeout_seconds: float | None) -> list[event_pb2.AskedCall]:
+    """The calls of one message on the wire.
+
+    Raises:
+        InvalidRequest: arguments without an exact JSON form, too many calls, or a time that no call may have.
+    """
+    if len(calls) > CALLS_PER_MESSAGE:
+        raise too_much("calls", len(calls), CALLS_PER_MESSAGE)
+    if timeout_seconds is not None and not 0 < timeout_seconds <= DEADLINE_MAX_SECONDS:
+        raise InvalidRequest(
+            "ARGUMENT_INVALID",
+            f"timeout_seconds must be above 0 and at most {DEADLINE_MAX_SECONDS:g} (DEADLINE_MAX_SECONDS)",
+            metadata={"argument": "timeout_seconds"},
+        )
+    if len({id(call) for call in calls}) != len(calls):
+        raise InvalidRequest("ARGUMENT_INVALID", "the same Call object stands in the message twice; make two")
+    messages = [
+        event_pb2.AskedCall(
+            index=index,
+            action=common_pb2.Action(tool=call.name, arguments=encode_arguments(call.arguments)),
+            provider_call_id=call.provider_call_id,
+        )
+        for index, call in enumerate(calls)
+    ]
+    size_bytes = session_pb2.CallBatch(calls=messages).ByteSize()
+    if size_bytes > MESSAGE_BYTES - 1024:  # room for the fields around it
+        raise too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
+    return messages
+
+
+def too_much(unit: str, found: int, limit: int) -> InvalidRequest:
+    """What is wrong with a message that is too large."""
+    bound = "CALLS_PER_MESSAGE" if unit == "calls" else "MESSAGE_BYTES"
+    return InvalidRequest(
+        "MESSAGE_TOO_LARGE",
+        f"one message may have {limit} {unit} ({bound}), this one has {found}; send less, or in two messages",
+        metadata={"limit": bound, "found": str(found), "most": str(limit), "unit": unit},
+    )

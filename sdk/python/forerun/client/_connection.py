@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -26,7 +26,8 @@ from forerun.client._errors import (
     from_rpc_error,
 )
 from forerun.client._ids import Ids
-from forerun.client._results import Failure, Result, Status, failure_of
+from forerun.client._ports import Listener
+from forerun.client._results import Failure, Status, failure_of
 from forerun.v1 import common_pb2, session_pb2, session_pb2_grpc
 
 _LOG: Final = logging.getLogger("forerun.client")
@@ -43,38 +44,6 @@ _IDLE_RETRY_SECONDS: Final = 60.0
 _GOODBYE_MARGIN_SECONDS: Final = 0.5
 
 Outgoing = session_pb2.ConnectRequest | Batch
-
-
-class Listener(Protocol):
-    """What the session does with messages that are not about calls."""
-
-    def welcomed(self, message: session_pb2.Welcome) -> None:
-        """The session is open, or open again."""
-        ...
-
-    def invoked(self, message: session_pb2.ClientToolInvocation) -> None:
-        """A tool of the client is called."""
-        ...
-
-    def invocation_cancelled(self, invocation: str) -> None:
-        """A tool of the client is to stop."""
-        ...
-
-    def disconnected(self) -> None:
-        """The connection broke; what was invoked over it is not wanted any more."""
-        ...
-
-    def direct_writes(self) -> session_pb2.DirectWrites.ValueType:
-        """What was written past the platform since it was last told."""
-        ...
-
-    def takes(self, one: OpenCall, result: Result, batch: Batch) -> bool:
-        """Takes a call for which the platform could do nothing."""
-        ...
-
-    def goes_on(self, error: ForerunClientError) -> bool:
-        """Whether the session lives on without the platform after this end."""
-        ...
 
 
 class Connection:

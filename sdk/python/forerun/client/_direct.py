@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from forerun.client._calls import Batch, OpenCall
 from forerun.client._json import encode_arguments
+from forerun.client._ports import Road
 from forerun.client._results import Call, Result, Served, Status
 from forerun.client._tools import Tool, content_of, failed, observe, run_function
 from forerun.v1 import common_pb2, session_pb2
@@ -42,23 +43,6 @@ class Answer:
     content: bytes
     media_type: str = "application/json"
     tool_error: bool = False
-
-
-class Road(Protocol):
-    """The way to the platform, as far as it matters here."""
-
-    @property
-    def batches(self) -> list[Batch]:
-        """Batches with calls that are not answered."""
-        ...
-
-    def ask_again(self, batch: Batch) -> None:
-        """Sends what is open of a batch when the platform is there."""
-        ...
-
-    def reconnect(self) -> None:
-        """Says hello again."""
-        ...
 
 
 class Bypass:

@@ -7,24 +7,22 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
-from forerun.client._calls import Batch, OpenCall
+from forerun.client._calls import DEADLINE_MAX_SECONDS, Batch, OpenCall, asked_calls, too_much
 from forerun.client._channel import MESSAGE_BYTES
 from forerun.client._connection import Connection
-from forerun.client._direct import Bypass, Direct
+from forerun.client._direct import Bypass
 from forerun.client._errors import ForerunClientError, InvalidRequest, SessionClosed
-from forerun.client._json import Arguments, encode_arguments
+from forerun.client._json import Arguments
 from forerun.client._message import StreamedMessage
+from forerun.client._ports import Platform
 from forerun.client._results import Call, Failure, Mode, Result, Totals, mode_of, only_reads, totals_of
 from forerun.client._tools import Invocations, Tool, tool_of
 from forerun.v1 import common_pb2, event_pb2, session_pb2
 
-# Bounds of the platform (forerun.core.limits, compared by a contract test): what is above is refused before it is sent.
-CALLS_PER_MESSAGE: Final = 1_000
-DEADLINE_MAX_SECONDS: Final = 3_600.0
 DEADLINE_DEFAULT_SECONDS: Final = 60.0
-
+"""The platform's, where a tool's contract has none (compared by a contract test)."""
 MARGIN_SECONDS: Final = 5.0
 """After a call's own deadline, for the answer that says so."""
 # Longer than the platform waits for what it stops with the session (CANCEL_SETTLE_SECONDS).
@@ -35,44 +33,6 @@ _LOG: Final = logging.getLogger("forerun.client")
 _FORGOTTEN: Final = frozenset({"SESSION_ENDED", "SESSION_IDLE", "SESSION_NOT_FOUND"})
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class Platform(Protocol):
-    """What a session needs of its client."""
-
-    @property
-    def direct(self) -> Direct | None:
-        """The way around the platform that the program gave."""
-        ...
-
-    @property
-    def direct_after_seconds(self) -> float:
-        """How long an outage may last before it is used."""
-        ...
-
-    def goes_direct(self, session: AsyncSession, direct: bool) -> None:
-        """The session's calls begin or cease to go around the platform."""
-        ...
-
-    def reads(self, agent: str, tool: str) -> bool:
-        """Whether a tool only reads, as far as the platform has said."""
-        ...
-
-    async def learn(self, agent: str) -> None:
-        """Asks what the tools of an agent do, for a time when nobody can be asked."""
-        ...
-
-    def connect(self, session: AsyncSession, hello: session_pb2.Hello) -> Connection:
-        """A connection for a session."""
-        ...
-
-    async def timeouts(self, agent: str) -> Mapping[str, float]:
-        """The tools' own time limits, in seconds."""
-        ...
-
-    def forget(self, session: AsyncSession) -> None:
-        """The session is closed."""
-        ...
 
 
 class AsyncSession:
@@ -281,7 +241,7 @@ class AsyncSession:
         Raises:
             InvalidRequest: as `call_tools`.
         """
-        messages = self._messages(calls, None)
+        messages = asked_calls(calls, None)
         for message in messages:
             message.index += first
         connection = self._open_connection()
@@ -375,7 +335,7 @@ class AsyncSession:
 
     def _ask(self, calls: Sequence[Call], timeout_seconds: float | None) -> Batch:
         connection = self._open_connection()
-        messages = self._messages(calls, timeout_seconds)
+        messages = asked_calls(calls, timeout_seconds)
         if not self._message_open:
             self._next_message()
         turn = self._turn
@@ -392,31 +352,6 @@ class AsyncSession:
             if self._bypass.active:
                 self._bypass.ask(batch)
         return batch
-
-    @staticmethod
-    def _messages(calls: Sequence[Call], timeout_seconds: float | None) -> list[event_pb2.AskedCall]:
-        if len(calls) > CALLS_PER_MESSAGE:
-            raise _too_much("calls", len(calls), CALLS_PER_MESSAGE)
-        if timeout_seconds is not None and not 0 < timeout_seconds <= DEADLINE_MAX_SECONDS:
-            raise InvalidRequest(
-                "ARGUMENT_INVALID",
-                f"timeout_seconds must be above 0 and at most {DEADLINE_MAX_SECONDS:g} (DEADLINE_MAX_SECONDS)",
-                metadata={"argument": "timeout_seconds"},
-            )
-        if len({id(call) for call in calls}) != len(calls):
-            raise InvalidRequest("ARGUMENT_INVALID", "the same Call object stands in the message twice; make two")
-        messages = [
-            event_pb2.AskedCall(
-                index=index,
-                action=common_pb2.Action(tool=call.name, arguments=encode_arguments(call.arguments)),
-                provider_call_id=call.provider_call_id,
-            )
-            for index, call in enumerate(calls)
-        ]
-        size_bytes = session_pb2.CallBatch(calls=messages).ByteSize()
-        if size_bytes > MESSAGE_BYTES - 1024:  # room for the fields around it
-            raise _too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
-        return messages
 
     def _take_back(self, batch: Batch) -> None:
         if self._connection is not None:
@@ -519,7 +454,7 @@ class AsyncSession:
     def _send(self, event: session_pb2.ClientEvent) -> None:
         size_bytes = event.ByteSize()
         if size_bytes > MESSAGE_BYTES - 1024:
-            raise _too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
+            raise too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
         connection = self._open_connection()
         if not self._bypass.active:  # else nobody hears it, for nobody knows how long
             connection.send(session_pb2.ConnectRequest(event=event))
@@ -529,12 +464,3 @@ class AsyncSession:
             raise SessionClosed("SESSION_NOT_OPEN", "open the session first: `async with client.session(...)`")
         self._connection.check()
         return self._connection
-
-
-def _too_much(unit: str, found: int, limit: int) -> InvalidRequest:
-    bound = "CALLS_PER_MESSAGE" if unit == "calls" else "MESSAGE_BYTES"
-    return InvalidRequest(
-        "MESSAGE_TOO_LARGE",
-        f"one message may have {limit} {unit} ({bound}), this one has {found}; send less, or in two messages",
-        metadata={"limit": bound, "found": str(found), "most": str(limit), "unit": unit},
-    )
