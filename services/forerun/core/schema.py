@@ -40,6 +40,12 @@ class ToolSchema:
         names = self._resolved(self.root).get("required")
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments, in the schema's order: what a value by position means."""
+        names = self._resolved(self.root).get("properties")
+        return tuple(names) if isinstance(names, dict) else ()
+
     def missing(self, arguments: JsonValue) -> tuple[str, ...]:
         """Required names that the arguments lack."""
         given = arguments if isinstance(arguments, dict) else {}

@@ -110,7 +110,7 @@ class JsonPlanReader:
         if following is not None:
             self._state = _State.TASKS if self._state is _State.COLON and self._key == "tasks" else following
             return position + 1
-        if self._state in _VALUES:
+        if self._state in _VALUES and (self._scanner or self._state is not _State.KEY or self._text[position] == '"'):
             return self._value(position, found)
         raise self._wrong(position)
 

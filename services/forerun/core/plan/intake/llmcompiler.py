@@ -207,7 +207,11 @@ class _CallScanner:
                 continue
             self._position = stop.end()
             if self._quote:
-                if char in {self._quote, "\n"}:  # a string ends with its line; the parser says what is wrong with that
+                if char == "\n":
+                    self._depth = 0  # no string goes over lines: the parser says so
+                    self._position = stop.start()
+                    return self._position
+                if char == self._quote:
                     self._quote = ""
             elif char in "\"'":
                 self._quote = char

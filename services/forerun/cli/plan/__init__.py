@@ -1,0 +1,1 @@
+"""`forerun plan`: looks at plans before they run."""
