@@ -30,6 +30,7 @@ BATCHES = "integration/cases/test_batches.py"
 MACHINE = "unit/session/test_bounds.py"
 CORE = "unit/core/test_bounds.py"
 OUTLET = "unit/orchestrator/test_outlet.py"
+PLANS = "unit/plan/test_check.py"
 WORKSPACES = "integration/sandbox/test_workspaces.py"
 
 NOT_HELD = f"{CALLS}::test_arguments_that_nobody_can_hold_are_refused_and_nothing_runs"
@@ -55,10 +56,20 @@ TESTS = {
         f"{CALLS}::test_a_tenants_calls_run_so_many_at_a_time_and_start_in_the_order_of_their_asking",
         f"{CALLS}::test_a_call_that_gives_up_while_it_waits_for_a_place_never_runs",
     ],
+    "ORDER_FAN_IN": ["unit/core/test_order.py::test_many_readers_and_many_writers_below_meet_in_one_join"],
     "CALL_QUEUE": [f"{CALLS}::test_a_message_beyond_the_queue_is_refused_at_once_and_may_be_asked_again"],
     "CALL_ATTEMPTS": [f"{MACHINE}::test_a_tool_that_is_away_is_tried_so_often_with_growing_waits"],
     "RETRY_BACKOFF_INITIAL_SECONDS": [f"{MACHINE}::test_a_tool_that_is_away_is_tried_so_often_with_growing_waits"],
     "RETRY_BACKOFF_MAX_SECONDS": [f"{MACHINE}::test_waits_for_a_platform_that_is_away_grow_up_to_the_bound"],
+    "PLAN_TASKS": [f"{PLANS}::test_two_thousand_tasks"],
+    "PLAN_TASKS_MAX": [f"{PLANS}::test_options_are_bounded"],
+    "PLAN_DEPTH": [f"{PLANS}::test_a_chain_of_two_thousand"],
+    "PLAN_REFERENCES": [f"{PLANS}::test_references_are_bounded_over_the_whole_plan"],
+    "PLAN_TEXT_BYTES": ["unit/plan/test_intake_text.py::test_text_is_bounded"],
+    "PLAN_HELD_BYTES": ["unit/plan/test_machine.py::test_results_above_the_bound_are_passed_on_and_not_held"],
+    "REPLANS": [
+        "unit/plan/test_machine.py::test_a_plan_may_be_continued_a_few_times_and_refer_to_what_went_before"
+    ],
     "SPECULATIONS_PER_SESSION": [
         f"{MACHINE}::test_no_more_speculations_than_the_bound_are_open",
         f"{MACHINE}::test_an_old_result_makes_room_for_a_new_candidate",
