@@ -131,8 +131,6 @@ def purses(evidence: Evidence) -> Iterator[str]:
         return
     (policy,) = evidence.nemesis.policies
     started = {one.key: one for one in evidence.world.log if one.speculative}
-    # So does what depends on a write that may still come; no line says so.
-    unseen = _UNSEEN_MOST if "tools" in evidence.kinds else 0
     at = evidence.epoch_seconds
     for session in evidence.diary.sessions:
         if evidence.tap.epochs[session] != 1:
@@ -144,8 +142,9 @@ def purses(evidence: Evidence) -> Iterator[str]:
             if line.kind != ledger_pb2.LEDGER_KIND_DECISION or line.reason not in ("bound", "no_credit"):
                 continue
             now = line.at_seconds - at
-            # What was taken in the same breath and came back because the worker had no slot counts too.
-            back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned) + unseen
+            # What was taken in the same breath and came back because the worker had no slot counts too. So does
+            # what depends on a write that may still come, of which no line says so.
+            back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned) + _UNSEEN_MOST
             begun = [one for one in closed if _begun(started.get(one.speculation)) <= now + _BREATH_SECONDS]
             if line.reason == "bound":
                 taken = sum(_ended(started.get(one.speculation), one.at_seconds - at) >= now for one in begun)

@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.simulation.agents import BESIDE_INDEX, Asked
 from tests.simulation.evidence import Evidence, name_of
 from tests.simulation.files import FILE_TOOLS
+from tests.simulation.tap import CallKey
 
 _Content = tuple[str, ...]
 
 
 def files(evidence: Evidence) -> Iterator[str]:
     """Every answer shows a content that a file could have after the calls before it, in the order of the calls."""
-    by_file: dict[tuple[str, int], list[Asked]] = defaultdict(list)
+    keys: dict[tuple[str, int], list[CallKey]] = defaultdict(list)
+    for key, actions in sorted(evidence.tap.actions.items()):
+        for file in {int(arguments["file"]) for tool, arguments in actions if tool in FILE_TOOLS}:
+            keys[key[0], file].append(key)
+    answers: dict[CallKey, list[Asked]] = defaultdict(list)
     for one in evidence.diary.asked:
-        if one.call.tool in FILE_TOOLS:
-            by_file[one.session, int(one.call.arguments["file"])].append(one)
-    for asked in by_file.values():
-        yield from _one_file(sorted(asked, key=lambda one: (one.turn, one.index, one.asked_at)))
+        answers[one.session, one.turn, one.index].append(one)
+    for (_, file), asked in keys.items():
+        yield from _one_file(evidence, file, asked, answers)
     if evidence.commands_open:
         yield f"6: {evidence.commands_open} commands are still running"
 
 
-def _one_file(asked: list[Asked]) -> Iterator[str]:
-    beside = [one for one in asked if one.index == BESIDE_INDEX]  # in no order with the others
-    if any(one.call.tool == "add" for one in beside):
-        return
+def _one_file(
+    evidence: Evidence, file: int, asked: Sequence[CallKey], answers: dict[CallKey, list[Asked]]
+) -> Iterator[str]:
     possible: set[_Content] = {()}
-    for one in (one for one in asked if one not in beside):
-        token = str(one.call.arguments.get("token", ""))
-        after = {(*content, token) for content in possible} if token else set(possible)
-        if one.served == "shared" or _asked_twice(one, asked):
-            continue
-        if one.status != "ok" or one.tool_error:
-            possible |= after  # it may have taken effect, or not
-            continue
-        seen = tuple(one.content.decode().split())
-        if seen not in after:
-            shown = " or ".join(" ".join(content) or "nothing" for content in sorted(after))
-            yield f"1: {name_of(one)} served {one.served} saw {' '.join(seen) or 'nothing'}, not {shown}"
-            return
-        possible = {seen}
-
-
-def _asked_twice(one: Asked, asked: list[Asked]) -> bool:
-    return any(other is not one and (other.turn, other.index) == (one.turn, one.index) for other in asked)
+    for key in asked:
+        actions = [action for action in evidence.tap.actions[key] if action[1].get("file") == file]
+        if len(actions) > 1 or (key[2] == BESIDE_INDEX and actions[0][0] == "add"):
+            return  # a key for several calls; a write in no order with those of its message
+        _, arguments = actions[0]
+        token = str(arguments.get("token", ""))
+        after = {(*content, token) for content in possible} if token else possible
+        # The agent may have given up and never seen an answer; then it may have taken effect, or not.
+        one = answers[key][0] if len(answers[key]) == 1 else None
+        if one is None or one.status != "ok" or one.tool_error or one.call.tool not in FILE_TOOLS:
+            possible = possible | after
+        elif one.served != "shared" and key[2] != BESIDE_INDEX:
+            seen = tuple(one.content.decode().split())
+            if seen not in after:
+                shown = " or ".join(" ".join(content) or "nothing" for content in sorted(after))
+                yield f"1: {name_of(one)} served {one.served} saw {' '.join(seen) or 'nothing'}, not {shown}"
+                return
+            possible = {seen}

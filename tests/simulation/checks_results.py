@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -145,16 +146,19 @@ def staleness(evidence: Evidence) -> Iterator[str]:
 
 
 def discarded(evidence: Evidence) -> Iterator[str]:
-    hits = {line_key(line): line for lines in evidence.ahead.values() for line in lines if line.HasField("call")}
+    hits: dict[str, list[ledger_pb2.LedgerLine]] = defaultdict(list)
+    for line in (line for lines in evidence.ahead.values() for line in lines if line.HasField("call")):
+        hits[line_key(line)].append(line)
     for one in evidence.diary.asked:
         if one.status != "ok" or one.served not in HITS | {"early"}:
             continue
-        line = hits.get(key_of(one))
-        if line is None:
+        digest = f"sha256:{hashlib.sha256(one.content).hexdigest()}"
+        lines = hits[key_of(one)]
+        if not lines:
             if not evidence.nemesis.killed and not evidence.lines_lost:
                 yield f"5: {name_of(one)} served {one.served}, and no line of the ledger says from what"
-        elif _served_from(line) != one.served or line.digest != f"sha256:{hashlib.sha256(one.content).hexdigest()}":
-            yield f"5: {name_of(one)} served {one.served}, and the ledger says {outcome_of(line)} with another answer"
+        elif (one.served, digest) not in {(_served_from(line), line.digest) for line in lines}:
+            yield f"5: {name_of(one)} served {one.served}, and no line of the ledger for it says that with this answer"
     for execution in evidence.world.log:
         if execution.speculative and execution.effects:
             yield f"5: {execution.tool} {execution.key} changed something ahead of its call"
