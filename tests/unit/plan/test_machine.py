@@ -172,6 +172,18 @@ def test_results_above_the_bound_are_passed_on_and_not_held() -> None:
     assert "PLAN_HELD_BYTES" in str(driver.settled["4"].cause)
 
 
+def test_values_that_were_read_are_forgotten_above_a_bound_and_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RESULT_BYTES", 10)
+    driver = Driver()
+    driver.add(task("1", q="a"), task("2", q="b"))
+    driver.end("1", ok("x" * 6))
+    driver.end("2", ok("y" * 6))
+    driver.add(*(task(f"c{number}", "calc", x=f"${number % 2 + 1}", n=number) for number in range(6)))
+    assert [driver.starts[f"c{number}"].value for number in range(6)] == [
+        {"x": ("x" if number % 2 == 0 else "y") * 6, "n": number} for number in range(6)
+    ]
+
+
 # ---------------------------------------------------------------- equal tasks
 
 
