@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core.canonical import JsonValue
@@ -22,7 +22,7 @@ from forerun.core.plan import (
 )
 from tests.property.core.plan_world import Run, World, contract_of, one_after_another
 
-fast = settings(max_examples=100, deadline=None, phases=[Phase.generate])
+fast = settings(max_examples=100, deadline=None)
 KEYS = st.sampled_from(["a", "a/x", "a/y", "b", "./a/x", "a/../b"])
 STOPPED = Cause("cut_off", "the message was cut off")
 
