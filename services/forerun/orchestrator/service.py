@@ -25,11 +25,14 @@ from forerun.runtime.errors import (
     DeadlineExceeded,
     ErrorReason,
     FailedPrecondition,
+    ForerunError,
     InvalidArgument,
     PermissionDenied,
     ResourceExhausted,
+    Unauthenticated,
 )
 from forerun.runtime.network import remaining_seconds
+from forerun.runtime.network_inbound import AllowedRequests
 from forerun.runtime.policy import Policy, contract_message
 from forerun.v1 import session_pb2, session_pb2_grpc
 
@@ -99,6 +102,14 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
             runner.outlet.detach(stream)
 
     async def _read(self, runner: Runner, requests: Requests, context: _Context) -> None:
+        try:
+            await self._read_all(runner, requests, context)
+        except Unauthenticated as error:
+            if isinstance(requests, AllowedRequests) and requests.refused is not None:
+                _refuse(runner, requests.refused, error)
+            raise
+
+    async def _read_all(self, runner: Runner, requests: Requests, context: _Context) -> None:
         async for request in requests:
             kind = request.WhichOneof("message")
             if kind in _WRITTEN_DOWN:
@@ -128,10 +139,10 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                         ErrorReason.PROTOCOL_VIOLATION, "Hello comes once, as the first message; this one says nothing"
                     )
             except (InvalidArgument, ResourceExhausted) as error:
-                failure = failure_message(failure_from(error))
-                if kind == "batch":
-                    failure.metadata["turn"] = str(request.batch.turn)
-                runner.outlet.send(session_pb2.ConnectResponse(failure=failure))
+                _refuse(runner, request, error)
+            except (PermissionDenied, Unauthenticated) as error:
+                _refuse(runner, request, error)
+                raise
 
     async def _opened(self, hello: session_pb2.Hello) -> Runner:
         """The session of a unary call, once its journal has room."""
@@ -246,6 +257,14 @@ async def _hello(requests: Requests) -> session_pb2.Hello:
     if first is None or not first.HasField("hello"):
         raise InvalidArgument(ErrorReason.PROTOCOL_VIOLATION, "the first message of a session's stream must be Hello")
     return first.hello
+
+
+def _refuse(runner: Runner, request: session_pb2.ConnectRequest, error: ForerunError) -> None:
+    """Tells the client that nothing of a message was begun; only then it knows."""
+    failure = failure_message(failure_from(error))
+    if request.HasField("batch"):
+        failure.metadata["turn"] = str(request.batch.turn)
+    runner.outlet.send(session_pb2.ConnectResponse(failure=failure))
 
 
 def _welcome(runner: Runner) -> session_pb2.Welcome:

@@ -46,8 +46,8 @@ class NetworkOptions:
     """How long calls of an aged connection may go on."""
     reconnect_initial_seconds: float = 0.1
     """First wait before a broken connection is tried again."""
-    reconnect_max_seconds: float = 5.0
-    """Longest wait between two tries; grpc's own default of two minutes would outlast any rolling restart."""
+    reconnect_max_seconds: float = 1.0
+    """Longest wait between two tries: what restarts is found within it. grpc's own default is two minutes."""
     stream_window_messages: int = 16
     """Messages in flight per direction of a call in memory; the counterpart of HTTP/2's flow control."""
 

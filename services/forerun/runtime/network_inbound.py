@@ -207,7 +207,7 @@ class _GuardedCall:
             if inbound.authenticator is not None:
                 use_caller(inbound.authenticator.caller(metadata))
                 if hasattr(request, "__aiter__"):
-                    request = _still_allowed(request, inbound.authenticator, metadata)
+                    request = AllowedRequests(aiter(request), inbound.authenticator, metadata)
             return await work(request, context)
         except grpc.aio.AbortError:
             code = _status_code(context)
@@ -252,17 +252,42 @@ class _GuardedCall:
         span.end(failed=code not in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED))
 
 
-async def _still_allowed(
-    requests: AsyncIterator[Any], authenticator: Authenticator, metadata: Any
-) -> AsyncIterator[Any]:
-    """The requests of a stream while its token is valid: a revoked one ends the stream at its next message."""
-    version = authenticator.version()
-    async for request in requests:
-        current = authenticator.version()
-        if current != version:
-            authenticator.caller(metadata)
-            version = current
-        yield request
+class AllowedRequests:
+    """The requests of a stream while its token is valid: a revoked one ends the stream at its next message.
+
+    Args:
+        requests: What comes.
+        authenticator: Knows the tokens.
+        metadata: Holds the token.
+
+    Attributes:
+        refused: The message that came with a revoked token. No handler has seen it.
+    """
+
+    def __init__(self, requests: AsyncIterator[Any], authenticator: Authenticator, metadata: Any) -> None:
+        self._requests = requests
+        self._authenticator = authenticator
+        self._metadata = metadata
+        self._version = authenticator.version()
+        self.refused: Any = None
+
+    def __aiter__(self) -> AllowedRequests:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next request.
+
+        Raises:
+            Unauthenticated: the token is not valid any more.
+        """
+        request = await anext(self._requests)
+        current = self._authenticator.version()
+        if current != self._version:
+            self.refused = request
+            self._authenticator.caller(self._metadata)
+            self.refused, self._version = None, current
+        return request
 
 
 def _stopping() -> Unavailable:

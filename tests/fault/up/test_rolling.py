@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forerun.client import Status
-from tests.fault.up.staging import staged, working
+from tests.integration.up.staging import staged, working
 
 SESSIONS = 8
 
@@ -25,5 +25,5 @@ async def test_a_rolling_restart_under_load_fails_nothing(tmp_path: Path) -> Non
     faults = [fault for agent in agents for fault in agent.judge(stage.registers)]
     results = [result for agent in agents for result in agent.results]
     failed = [f"{one.call} {one.status} {one.failure}" for one in results if one.status is not Status.OK]
-    print(f"{len(results)} calls of {SESSIONS} sessions over a restart of {len(before)} processes: {len(failed)} failed")
+    print(f"{len(results)} calls of {SESSIONS} sessions while {len(before)} processes restart: {len(failed)} failed")
     assert (faults, failed) == ([], [])

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
+import grpc
+import grpc.aio
 import pytest
 import pytest_asyncio
 
 from forerun.client import Call, Result, Status
-from tests.fault.up.registers import Entry, wrong
-from tests.fault.up.staging import BROKER, Break, Stage, staged
+from forerun.runtime.errors import from_rpc_error
+from forerun.v1 import common_pb2, event_pb2, session_pb2, session_pb2_grpc
+from tests.integration.up.registers import Entry, wrong
+from tests.integration.up.staging import BROKER, ORCHESTRATORS, Break, Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,6 +71,62 @@ async def test_another_orchestrator_goes_on(stage: Stage, phase: str) -> None:
     # It ran, once, and whoever reads sees it: the platform did not say that it failed.
     assert stage.registers.executions("put", name, "1") == 1 and back.json()["version"] == 1
     assert seconds < TAKE_OVER_SECONDS
+
+
+async def test_an_orchestrator_is_killed_when_it_has_said_that_it_begins(stage: Stage) -> None:
+    """Between the intent and the execution: nobody can know whether it ran, and so it is not run by the next owner."""
+    async with stage.client.session("agent") as session:
+        holder = await stage.holder()
+        async with stage.hearing("intent", lambda: stage.kill(holder)):
+            results = await session.call_tools(
+                [Call("put", {"key": "intent", "value": "1"}), Call("check", {"key": "beside"})]
+            )
+        assert [wrong(one, stage.registers) for one in results] == [None] * 2
+        assert results[0].status is Status.OUTCOME_UNKNOWN
+    await stage.until_back()
+
+
+async def test_an_owner_that_was_paused_does_nothing_more(stage: Stage) -> None:
+    """It wakes up with a call that waits for its turn, while another replica has the session."""
+    old, new = ORCHESTRATORS
+    name, paused = "paused", asyncio.Event()
+    pid = stage.platform.pid_of(old)
+    assert pid is not None
+
+    def pause(entry: Entry, phase: str) -> None:
+        if (entry.tool, entry.key, phase) == ("check", name, "before") and not paused.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            paused.set()
+
+    stage.registers.moment = pause
+    # A client that does not come back: what it asked for is nobody's wish any more.
+    metadata = (("authorization", f"Bearer {stage.platform.token}"),)
+    async with grpc.aio.insecure_channel(stage.platform.address_of(old)) as channel, stage.at(new) as client:
+        stream: Any = session_pb2_grpc.SessionServiceStub(channel).Connect(metadata=metadata)
+        first = client.session("agent")
+        await stream.write(session_pb2.ConnectRequest(hello=session_pb2.Hello(session=first.id, agent="agent")))
+        await stream.read()
+        calls = [("check", {"key": name}), ("put", {"key": name, "value": "1"})]  # of one register: one after the other
+        asked = [
+            event_pb2.AskedCall(
+                index=index, action=common_pb2.Action(tool=tool, arguments=json.dumps(arguments).encode())
+            )
+            for index, (tool, arguments) in enumerate(calls)
+        ]
+        await stream.write(session_pb2.ConnectRequest(batch=session_pb2.CallBatch(turn=1, calls=asked)))
+        try:
+            async with asyncio.timeout(20):
+                await paused.wait()
+                async with client.session("agent", session_id=first.id, resume=True) as second:
+                    assert (await second.call_tool("put", {"key": name, "value": "2"})).json()["version"] == 1
+                    os.kill(pid, signal.SIGCONT)
+                    with pytest.raises(grpc.aio.AioRpcError) as ended:
+                        while await stream.read() is not grpc.aio.EOF:
+                            pass
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert from_rpc_error(ended.value).reason == "SESSION_TAKEN_OVER"
+    assert stage.registers.executions("put", name, "1") == 0
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])

@@ -22,7 +22,7 @@ KEEPALIVE_TIMEOUT_SECONDS: Final = 10.0
 """How long a ping may stay unanswered before the connection counts as broken."""
 RECONNECT_INITIAL_SECONDS: Final = 0.1
 """First pause before a broken connection is tried again."""
-RECONNECT_MAX_SECONDS: Final = 5.0
+RECONNECT_MAX_SECONDS: Final = 1.0
 """Longest pause between two tries."""
 
 

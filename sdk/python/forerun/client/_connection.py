@@ -42,6 +42,8 @@ _STABLE_SECONDS: Final = 5.0
 _IDLE_RETRY_SECONDS: Final = 60.0
 # Before the announced end of a connection, for what is on its way.
 _GOODBYE_MARGIN_SECONDS: Final = 0.5
+# The token is not what it was when the session was opened, and the connection ends.
+_REFUSALS: Final = frozenset({"CREDENTIAL_REFUSED", "CALLER_NOT_ALLOWED"})
 
 Outgoing = session_pb2.ConnectRequest | Batch
 
@@ -437,6 +439,8 @@ class Connection:
             self.calls.reject(int(turn), failure)
         else:
             _LOG.warning("the platform could not take a message of session %s: %s", self._hello.session, failure.reason)
+        if failure.reason in _REFUSALS:
+            self._leaving = True  # no further message is read: what is asked now is not even sent
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from forerun.cli.up import Platform
 from forerun.client import AsyncClient, AsyncSession, Call, Result
-from tests.fault.up.registers import Entry, Registers, policy, wrong
+from forerun.runtime import subjects
+from forerun.runtime.bus import EVENT_TYPE_HEADER, Message
+from forerun.runtime.bus_nats import NatsBus
+from forerun.runtime.bus_nats_wire import NatsOptions
+from forerun.runtime.clock import SystemClock
+from forerun.runtime.ids import SystemIds
 from tests.integration.up.processes import until_gone
+from tests.integration.up.registers import Entry, Registers, policy, wrong
 from tests.integration.up.toolserver import serving
 
 ORCHESTRATORS = ("orchestrator", "orchestrator-2")
@@ -43,6 +49,26 @@ class Stage:
                 if (await client.get_totals()).sessions:
                     return name
         raise AssertionError("no orchestrator holds a session")
+
+    @asynccontextmanager
+    async def hearing(self, event: str, moment: Callable[[], None]) -> AsyncIterator[None]:
+        """Calls a function whenever a journal gets an event of a kind, as the broker passes it on."""
+        clock = SystemClock()
+        directory = self.platform.directory
+        options = NatsOptions(
+            (self.platform.address_of(BROKER),), "admin", directory.password_file("admin").read_text().strip()
+        )
+
+        async def heard(message: Message) -> None:
+            if message.headers.get(EVENT_TYPE_HEADER) == event:
+                moment()
+
+        bus = await NatsBus.connect(options, clock=clock, ids=SystemIds(clock), timeout_seconds=10)
+        try:
+            await bus.subscribe(f"{subjects.PREFIX}.event.>", heard, pending_messages=1_000)
+            yield
+        finally:
+            await bus.close(1.0)
 
     def kill(self, *names: str) -> None:
         """Ends processes as crashes would, all at the same moment."""
@@ -95,9 +121,13 @@ class Break:
     def __call__(self, entry: Entry, phase: str) -> None:
         """Looks whether this is the moment."""
         if self.at is None and self.condition(entry, phase):
-            self.at = asyncio.get_running_loop().time()
-            self.action()
-            self.happened.set()
+            self.now()
+
+    def now(self) -> None:
+        """This is the moment."""
+        self.at = asyncio.get_running_loop().time()
+        self.action()
+        self.happened.set()
 
 
 @dataclass

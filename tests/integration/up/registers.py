@@ -29,7 +29,8 @@ class Entry:
         key: The register.
         value: What a write was given; empty for reads.
         begun_at: Loop time of its arrival.
-        version: The register's version that it read or made; 0 until then.
+        version: The register's version that it read or made.
+        done: It took effect.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Entry:
     value: str
     begun_at: float
     version: int = 0
+    done: bool = False
 
 
 Moment = Callable[[Entry, str], None]
@@ -73,7 +75,7 @@ class Registers(ToolServer):
         if tool in WRITES:
             self._versions[register] += 1
             self._values[register] = entry.value
-        entry.version = self._versions[register]
+        entry.version, entry.done = self._versions[register], True
         answer = {"key": entry.key, "version": entry.version, "value": self._values.get(register, "")}
         self._pass("after", entry)
         await asyncio.sleep(self.delay_seconds / 2)
@@ -82,6 +84,10 @@ class Registers(ToolServer):
     def _pass(self, phase: str, entry: Entry) -> None:
         if self.moment is not None:
             self.moment(entry, phase)
+
+    def version(self, key: str) -> int:
+        """The version of a shared register."""
+        return self._versions[f"all/{key}"]
 
     def executions(self, tool: str, key: str, value: str = "") -> int:
         """How often a call was executed."""
