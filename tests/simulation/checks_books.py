@@ -131,6 +131,9 @@ def purses(evidence: Evidence) -> Iterator[str]:
         return
     (policy,) = evidence.nemesis.policies
     started = {one.key: one for one in evidence.world.log if one.speculative}
+    # So does what depends on a write that may still come, of which no line says so.
+    begun_at = evidence.wiretap.begun_at
+    unseen = _UNSEEN_MOST if any(totals.refused.get("being_written") for totals in evidence.totals) else 0
     at = evidence.epoch_seconds
     for session in evidence.diary.sessions:
         if evidence.tap.epochs[session] != 1:
@@ -142,10 +145,9 @@ def purses(evidence: Evidence) -> Iterator[str]:
             if line.kind != ledger_pb2.LEDGER_KIND_DECISION or line.reason not in ("bound", "no_credit"):
                 continue
             now = line.at_seconds - at
-            # What was taken in the same breath and came back because the worker had no slot counts too. So does
-            # what depends on a write that may still come, of which no line says so.
-            back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned) + _UNSEEN_MOST
-            begun = [one for one in closed if _begun(started.get(one.speculation)) <= now + _BREATH_SECONDS]
+            # What was taken in the same breath and came back because the worker had no slot counts too.
+            back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned) + unseen
+            begun = [one for one in closed if begun_at.get(one.speculation, 0.0) <= now + _BREATH_SECONDS]
             if line.reason == "bound":
                 taken = sum(_ended(started.get(one.speculation), one.at_seconds - at) >= now for one in begun)
                 taken += back
@@ -164,11 +166,6 @@ def purses(evidence: Evidence) -> Iterator[str]:
             )
             if credit >= 1.0 + policy.credits_per_call * 2:
                 yield f"7: {session} was refused a credit at {now:.3f} and had {credit:.1f}"
-
-
-def _begun(execution: Execution | None) -> float:
-    """When a speculation began; of a command nobody knows, so it counts from the beginning, and until its end."""
-    return float("-inf") if execution is None else execution.started_at
 
 
 def _ended(execution: Execution | None, closed_at: float) -> float:

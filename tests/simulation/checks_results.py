@@ -182,7 +182,12 @@ def endings(evidence: Evidence) -> Iterator[str]:
         late = execution.ended_at - (lines[0].at_seconds - evidence.epoch_seconds)
         if late > _CANCEL_SECONDS and "clock" not in evidence.kinds:
             yield f"5: {execution.tool} {key} went on for {late:.2f} s after it had ended {outcome_of(lines[0])}"
-        if quiet and key in evidence.speculations and outcome_of(lines[0]) == "joined" and key not in evidence.promoted:
+        if (
+            quiet
+            and key in evidence.speculations
+            and outcome_of(lines[0]) == "joined"
+            and key not in evidence.wiretap.promoted
+        ):
             yield f"5: {execution.tool} {key} was joined by a call and never promoted"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -16,6 +16,7 @@ from forerun.v1 import common_pb2, event_pb2, ledger_pb2, session_pb2
 from tests.simulation.agents import Asked, Diary
 from tests.simulation.nemesis import REPLICAS, Nemesis
 from tests.simulation.tap import Tap
+from tests.simulation.wiretap import Wiretap
 from tests.simulation.world import Execution, World
 
 HITS: Final = frozenset({"ready", "joined"})
@@ -36,7 +37,7 @@ class Evidence:
     kinds: frozenset[str]
     lines_lost: bool
     totals: Sequence[session_pb2.Totals]
-    promoted: Set[str]
+    wiretap: Wiretap
     commands_open: int
 
     @cached_property

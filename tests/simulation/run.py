@@ -275,7 +275,7 @@ class _Run:
             kinds=self._kinds,
             lines_lost=self._alarms.lines_lost,
             totals=totals,
-            promoted=self._platform.wiretap.promoted,
+            wiretap=self._platform.wiretap,
             commands_open=self._desk.open,
         )
         report.violations += violations(evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,6 +15,7 @@ from forerun.runtime.network import NetworkOptions
 from forerun.runtime.network_inbound import Inbound
 
 _PROMOTE = "/forerun.v1.SandboxService/Promote"
+_EXECUTE = "/forerun.v1.SandboxService/Execute"
 
 
 @dataclass(slots=True)
@@ -22,9 +24,11 @@ class Wiretap:
 
     Attributes:
         promoted: Executions that a worker was asked to promote.
+        begun_at: When a worker was asked to begin each execution, in loop seconds.
     """
 
     promoted: set[str] = field(default_factory=set)
+    begun_at: dict[str, float] = field(default_factory=dict)
 
 
 class TappedNetwork(MemoryNetwork):
@@ -64,3 +68,12 @@ class _Channel:
             return start(request, **given)
 
         return tapped if method == _PROMOTE else cast(Callable[..., Any], start)
+
+    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        start: Any = self._inner.unary_stream(method, *args, **kwargs)
+
+        def tapped(request: Any, **given: Any) -> Any:
+            self._tap.begun_at.setdefault(request.execution, asyncio.get_running_loop().time())
+            return start(request, **given)
+
+        return tapped if method == _EXECUTE else cast(Callable[..., Any], start)
