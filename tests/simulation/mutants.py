@@ -272,7 +272,7 @@ MUTANTS: Final = (
     Mutant("memo-outlives-writes", f"{_SESSION}.lookup:fresh", _without_marks),
     Mutant("memo-never-too-old", f"{_SESSION}.lookup:fresh", _without_age),
     Mutant("end-of-write-uncounted", f"{_SESSION}.direct:Direct._bump_private", _returns(None)),
-    Mutant("shared-write-uncounted", f"{_ORCHESTRATOR}.shared:SharedGenerations.bump", _does_nothing),
+    Mutant("shared-write-uncounted", f"{_ORCHESTRATOR}.shared:SharedGenerations._bump", _does_nothing),
     Mutant("intent-not-journalled", f"{_SESSION}.direct:Direct.start", _intent_forgotten),
     Mutant("intent-after-start", f"{_SESSION}.direct:Direct.start", _intent_afterwards),
     Mutant("unrepeatable-retried", f"{_SESSION}.direct:Direct._may_retry", _retries_anything),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 from collections import Counter
@@ -29,6 +28,7 @@ from forerun.runtime.network import NetworkOptions
 from forerun.runtime.network_inbound import Inbound
 from forerun.runtime.tracing import Tracing
 from forerun.v1 import session_pb2, session_pb2_grpc
+from tests.kills import kill
 from tests.simulation.clocks import ShiftedClock
 from tests.simulation.faults import CountedFaults
 from tests.simulation.people import OPERATOR, PEOPLE, Person, token_file
@@ -177,25 +177,8 @@ class Platform(VirtualPlatform):
             bus.heal()
 
     async def kill(self, name: str) -> None:
-        """Ends a service like SIGKILL: from now on nothing it does reaches anybody; then its remains are swept up."""
-        app = self.apps.pop(name, None)
-        if app is None:
-            return
-        bus = self._buses.pop(name)
-        bus.cut()  # from here to the first await nothing else runs, so this is the moment of its death
-        others = [f"{other}:1" for other in (*SERVICES, *REPLICAS[1:]) if other != name]
-        for other in others:
-            self.fabric.refuse(other, source=name)
-            self.fabric.drop(other, source=name)
-        self.fabric.refuse(f"{name}:1")
-        self.fabric.drop(f"{name}:1")
-        logging.disable()  # a killed process complains no more
-        await app.stop(0.0)
-        await bus.close(0.0)
-        logging.disable(logging.NOTSET)
-        for other in others:
-            self.fabric.heal(other, source=name)
-        self.fabric.heal(f"{name}:1")
+        """Ends a service like SIGKILL."""
+        await kill(self, name, services=(*SERVICES, *REPLICAS[1:]))
 
 
 @dataclass(slots=True)

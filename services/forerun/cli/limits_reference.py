@@ -115,6 +115,7 @@ TABLE: Final[Mapping[str, Beyond]] = {
     "CANCEL_SETTLE_SECONDS": Beyond("The execution counts as one that may go on; a session that ends reports it."),
     "LINGERING_WRITES": Beyond("Nothing of the session is answered from what is known any more."),
     "UNSETTLED_SECONDS": Beyond("The resource is trusted again."),
+    "CLOCK_SKEW_SECONDS": Beyond("A resource that a late write may change is trusted too early."),
     "UNSETTLED_KEYS": Beyond("All shared resources of the tenant count as one that may be written."),
     "UNSETTLED_BYTES": Beyond("All shared resources of the tenant count as one that may be written."),
     "OPEN_WORLD_STALENESS_SECONDS": Beyond(

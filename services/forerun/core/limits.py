@@ -203,8 +203,11 @@ UNSETTLED_SECONDS: Final = DEADLINE_MAX_SECONDS
 """How long a write of a shared resource that ended without an answer of its tool may still take effect: as long as
 the longest call that was answered."""
 
+CLOCK_SKEW_SECONDS: Final = 60.0
+"""How far the wall clocks of two replicas may be apart: what one registers for the other lasts so much longer."""
+
 UNSETTLED_KEYS: Final = 256
-"""Shared resources of one tenant with such a write. Above it all its shared resources count as one."""
+"""Shared resources of one tenant with such a write, or one that runs. Above it all of them count as one."""
 
 UNSETTLED_BYTES: Final = 32 * KIB
 """The same in bytes: every look at shared generations reads them."""

@@ -86,7 +86,8 @@ class _Room:
         ports = Ports(
             workers=workers,
             certifier=Certifier(chassis.network, settings.verifier_target, self._tasks),
-            shared=SharedGenerations(bus, chassis.clock.now),
+            # An id of this process: what an earlier one of the same name has registered must stay.
+            shared=SharedGenerations(bus, chassis.ids.uuid7(), chassis.clock.now),
             outbox=outbox,
             tasks=self._tasks,
             observer=observer,

@@ -116,9 +116,7 @@ class Orchestrator:
             return
         shared, tenant = self._p.ports.shared, runner.session.caller.tenant
         unsettled = hello.direct_writes != session_pb2.DIRECT_WRITES_ENDED  # also what this version does not know
-        if unsettled:
-            await shared.unsettle(tenant, (ROOT,))
-        await shared.bump(tenant, (ROOT,))
+        await shared.end(tenant, "", (ROOT,), unsettled=unsettled)
         runner.apply(runner.session.machine.wrote_directly(self._p.ports.monotonic(), unsettled=unsettled))
 
     def _admit(self) -> None:

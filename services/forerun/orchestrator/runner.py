@@ -13,6 +13,7 @@ from forerun.core.outcomes import CallStatus, Mode
 from forerun.core.session import (
     Answer,
     Append,
+    BeginShared,
     BumpShared,
     CallAnswer,
     CancelExecution,
@@ -122,8 +123,10 @@ class Runner:
                 self._spawn(self._ports.workers.drop(fork, self.session.caller, self.session.context.session), "drop")
             case ReadShared():
                 self._spawn(self._read_shared(effect), "read-shared")
+            case BeginShared():
+                self._spawn(self._store_shared(effect), "begin-shared")
             case BumpShared():
-                self._spawn(self._bump_shared(effect), "bump-shared")
+                self._spawn(self._store_shared(effect), "bump-shared")
             case Certify():
                 self._spawn(self._certify(effect), "certify")
             case Answer():
@@ -202,16 +205,17 @@ class Runner:
             _LOG.warning("shared generations cannot be read", extra={"fields": {"error.type": error.reason}})
         self._resume(effect.token, answer)
 
-    async def _bump_shared(self, effect: BumpShared) -> None:
-        """Counts a write. Before a write it may fail, and the write does not start; after one it is owed."""
+    async def _store_shared(self, effect: BeginShared | BumpShared) -> None:
+        """Tells of a write. Before a write it may fail, and the write does not start; after one it is owed."""
         shared, tenant, stored = self._ports.shared, self.session.caller.tenant, False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if effect.token is None else _BUMP_SECONDS):
                 while not stored:
                     try:
-                        if effect.unsettled:
-                            await shared.unsettle(tenant, effect.keys)
-                        await shared.bump(tenant, effect.keys)
+                        if isinstance(effect, BeginShared):
+                            await shared.begin(tenant, effect.write, effect.keys, effect.seconds)
+                        else:
+                            await shared.end(tenant, effect.write, effect.keys, unsettled=effect.unsettled)
                         stored = True
                     except ForerunError:
                         await asyncio.sleep(_RETRY_SECONDS)

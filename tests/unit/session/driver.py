@@ -22,6 +22,7 @@ from forerun.core.session import (
     Answer,
     Append,
     AskedCall,
+    BeginShared,
     BumpShared,
     CallAnswer,
     CallIntent,
@@ -55,6 +56,7 @@ CONTRACTS = {
     "put": Contract("put", "s", Effect.WRITE, writes=(ORDERS,), idempotent=True),
     "stock": Contract("stock", "s", Effect.READ, reads=(SHARED,), speculate=True),
     "sell": Contract("sell", "s", Effect.WRITE, writes=(SHARED,)),
+    "fill": Contract("fill", "s", Effect.WRITE, writes=(SHARED,), idempotent=True),
     "build": Contract("build", "s", Effect.WRITE, writes=(ResourceTemplate("ws"),), staged=True, speculate=True),
     "look": Contract("look", "s", Effect.READ, reads=(ResourceTemplate("ws"),), speculate=True),
     "web": Contract("web", "s", Effect.READ, reads=(ResourceTemplate("web"),), open_world=True, speculate=True),
@@ -152,6 +154,8 @@ class Driver:
         self.merged: list[str] = []
         self.shared: dict[str, int] = {}
         self.unsettled: set[str] = set()
+        self.begun: dict[str, BeginShared] = {}
+        self.broker_up = True
         self._never_again = itertools.count(UNSETTLED)
         self.world: dict[str, int] = {}
         self.log: list[str] = []
@@ -258,17 +262,22 @@ class Driver:
             case DropFork(fork):
                 self.dropped.append(fork)
             case ReadShared(marks, token):
+                touched = self.unsettled.union(*(bumps(one.keys) for one in self.begun.values()))
                 values: Mapping[str, int] = {
-                    mark: next(self._never_again) if mark in self.unsettled else self.shared.get(mark, 0)
-                    for mark in marks
+                    mark: next(self._never_again) if mark in touched else self.shared.get(mark, 0) for mark in marks
                 }
                 self._resume(token, values)
-            case BumpShared(keys, token, unsettled):
+            case BeginShared(write, keys, _, token):
+                self.log.append(f"begin {' '.join(keys)}")
+                self.begun[write] = effect
+                self._count_shared(keys)
+                self._resume(token, self.broker_up)
+            case BumpShared(keys, token, unsettled, write):
                 self.log.append(f"count {' '.join(keys)}{' unsettled' if unsettled else ''}")
                 if unsettled:
                     self.unsettled.update(bumps(keys))
-                for mark in bumps(keys):
-                    self.shared[mark] = self.shared.get(mark, 0) + 1
+                self.begun.pop(write, None)
+                self._count_shared(keys)
                 if token is not None:
                     self._resume(token, True)
             case Certify():
@@ -279,6 +288,10 @@ class Driver:
                 self.answer_order.append(answer.call)
             case Record(entry, _, _):
                 self.entries.append(entry)
+
+    def _count_shared(self, keys: tuple[str, ...]) -> None:
+        for mark in bumps(keys):
+            self.shared[mark] = self.shared.get(mark, 0) + 1
 
     def _execute(self, effect: Execute) -> None:
         call = effect.prepared

@@ -9,6 +9,7 @@ from forerun.core.session.context import Replica
 from forerun.core.session.effects import (
     Answer,
     Append,
+    BeginShared,
     BumpShared,
     CancelExecution,
     Certificate,
@@ -51,6 +52,7 @@ __all__ = [
     "Append",
     "AskedCall",
     "AssistantMessage",
+    "BeginShared",
     "BumpShared",
     "CallAnswer",
     "CallCancelled",

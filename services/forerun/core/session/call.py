@@ -45,6 +45,7 @@ class Call:
     second_at: float = math.inf
     settling: int = 0
     may_continue: bool = False
+    write: str = ""
     policy_version: str = ""
     started_at: float = 0.0
     private: Recorded = field(default_factory=lambda: Recorded({}))

@@ -253,7 +253,7 @@ class Calls:
 
     def release_all(self) -> None:
         """Another owner goes on with the open calls: what it may repeat is stopped here, the rest is left alone."""
-        self._direct.release_all()
+        self._direct.release_all(self._open.values())
         for call in self._open.values():
             if call.stage is Stage.JOINED:
                 self._speculations.leave(call.id)

@@ -1,18 +1,17 @@
 """The way of a call to its tool: intent, count of a write before and after it, execution, retries, settling."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from forerun.core import limits
-from forerun.core.freshness import UNSETTLED
 from forerun.core.outcomes import CallStatus, Served
 from forerun.core.providers import BreakerState
 from forerun.core.resources import ROOT, conflicts
 from forerun.core.session.answers import Close, call_answer
 from forerun.core.session.call import Call, Stage
 from forerun.core.session.context import Context
-from forerun.core.session.effects import BumpShared, CancelExecution, Execute
+from forerun.core.session.effects import BeginShared, BumpShared, CancelExecution, Execute
 from forerun.core.session.events import CallFinished, CallIntent
 from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait, provider_failed
 from forerun.core.session.memo import Remembered
@@ -34,7 +33,7 @@ class Direct:
         self._speculations = speculations
         self._close = close
         self._executions: dict[str, Call] = {}
-        self._abandoned: dict[str, Call] = {}
+        self._abandoned: dict[str, _Abandoned] = {}
         self._racing = Racing(context)
 
     def start(self, call: Call) -> None:
@@ -46,25 +45,29 @@ class Direct:
             self._c.append(CallIntent(call.id, call.prepared.digest), partial(self._announce, call))
 
     def _announce(self, call: Call, answer: object) -> None:
-        """The intent is stored, or not needed; now the write is counted before it starts."""
+        """The intent is stored, or not needed; now all sessions are told of the write, before it starts."""
         if call.stage is not Stage.PREPARING:
             return
         if answer is not True:
             self._refuse(call, NO_JOURNAL)
             return
         prepared = call.prepared
-        if prepared.shared.writes:
-            self._c.emit(BumpShared(prepared.shared.writes, self._c.token(partial(self._look_at_shared, call))))
-        else:
-            self._look_at_shared(call, True)
+        if not prepared.shared.writes:
+            self.execute(call)
+            return
+        call.write = self._c.execution_id()
+        longest = max(0.0, call.deadline - self._c.now)
+        begun = self._c.token(partial(self._begun, call))
+        self._c.emit(BeginShared(call.write, prepared.shared.writes, longest, begun))
 
-    def _look_at_shared(self, call: Call, answer: object) -> None:
-        if call.stage is not Stage.PREPARING:
+    def _begun(self, call: Call, answer: object) -> None:
+        """All sessions know of the write; or it is taken back, where it was not stored or the call is gone."""
+        if call.stage is Stage.PREPARING and answer is True:
+            self.execute(call)
             return
-        if answer is not True:
+        self._c.emit(BumpShared(call.prepared.shared.writes, write=call.write))
+        if call.stage is Stage.PREPARING:
             self._refuse(call, NO_GENERATIONS)
-            return
-        self.execute(call)
 
     def execute(self, call: Call) -> None:
         """Starts the tool: what had to be stored and counted before it is."""
@@ -111,9 +114,7 @@ class Direct:
         """Takes the end of an execution; False where it is none of ours."""
         abandoned = self._abandoned.pop(execution, None)
         if abandoned is not None:
-            if result.may_continue:
-                self._c.lingering.add(abandoned.id, abandoned.prepared.private.writes)
-            self.bump(abandoned.prepared)
+            self._stopped(abandoned.call, result, unsettled=abandoned.may_continue or result.may_continue)
             return True
         if self._racing.finished(execution, result):
             return True
@@ -149,6 +150,14 @@ class Direct:
             status = CallStatus.OUTCOME_UNKNOWN
         self._settle(call, status, result, result.failure)
         return True
+
+    def _stopped(self, call: Call, result: ExecutionResult, *, unsettled: bool) -> None:
+        """An execution has ended that was told to stop, long after its call was answered."""
+        if result.may_continue:
+            self._c.lingering.add(call.id, call.prepared.private.writes)
+        self._bump_private(call.prepared)
+        if call.write:
+            self._c.emit(_end_of(call, unsettled=unsettled))
 
     def _note_end(self, call: Call, result: ExecutionResult) -> None:
         """Notes whether a write may go on after this try of it. What other tries left is over with a staged one."""
@@ -201,8 +210,10 @@ class Direct:
         # before it, and who takes over must not find it open.
         call.settling = bool(prepared.shared.writes) + (not prepared.repeatable)
         if prepared.shared.writes:
-            counted = self._c.token(partial(self._counted, call, answer))
-            self._c.emit(BumpShared(prepared.shared.writes, counted, unsettled=call.may_continue))
+            # What was only told to stop runs until it has: it is taken off when its end is known.
+            runs = call.execution in self._abandoned
+            end = BumpShared(prepared.shared.writes) if runs else _end_of(call, unsettled=call.may_continue)
+            self._c.emit(replace(end, token=self._c.token(partial(self._counted, call, answer, end))))
         if not prepared.repeatable:
             self._c.append(CallFinished(answer), partial(self._settled, call, answer))
         elif call.settling:
@@ -210,10 +221,10 @@ class Direct:
         if not call.settling:
             self._close(call, answer, journal=True)
 
-    def _counted(self, call: Call, answer: CallAnswer, counted: object) -> None:
+    def _counted(self, call: Call, answer: CallAnswer, end: BumpShared, counted: object) -> None:
         """The end of a write is counted, or owed: also when the session is somebody else's by now."""
         if counted is not True:
-            self._c.emit(BumpShared(call.prepared.shared.writes, unsettled=answer.may_continue))
+            self._c.emit(end)
         self._settled(call, answer, counted)
 
     def _settled(self, call: Call, answer: CallAnswer, _done: object) -> None:
@@ -239,8 +250,6 @@ class Direct:
             return
         if call.policy_version != self._c.policy.version or self.being_written(call.prepared):
             return
-        if any(value >= UNSETTLED for value in call.shared.values()):
-            return
         entry = Remembered(result, call.private, call.shared, call.started_at)
         self._c.memo.put(call.prepared.identity, entry)
 
@@ -253,7 +262,7 @@ class Direct:
         depends = prepared.private.depends
         return self._c.lingering.touches(depends) or any(
             conflicts(depends, one.prepared.private.writes)
-            for one in (*self._executions.values(), *self._abandoned.values())
+            for one in (*self._executions.values(), *(one.call for one in self._abandoned.values()))
             if one.prepared.private.writes
         )
 
@@ -271,7 +280,7 @@ class Direct:
             self._c.emit(CancelExecution(call.execution, settle=writes))
             if writes:
                 # It may still change something until it has really stopped: its write is counted then, once more.
-                self._abandoned[call.execution] = call
+                self._abandoned[call.execution] = _Abandoned(call, call.may_continue)
                 call.may_continue = True
             if not call.prepared.repeatable:
                 status = CallStatus.OUTCOME_UNKNOWN
@@ -292,12 +301,26 @@ class Direct:
         if shared:
             self._c.emit(BumpShared(tuple(shared), unsettled=True))
 
-    def release_all(self) -> None:
-        """Another owner goes on: what it may repeat is stopped here, the rest is left alone."""
+    def release_all(self, calls: Iterable[Call]) -> None:
+        """Another owner goes on with these calls: what it may repeat is stopped here, the rest is left alone."""
         for execution, call in self._executions.items():
             if call.prepared.repeatable:
                 self._c.emit(CancelExecution(execution))
-            if call.prepared.shared.writes:
+        for call in calls:
+            if call.write and call.stage in (Stage.RUNNING, Stage.BACKING_OFF):
                 # Said here, too: perhaps nobody comes to go on with the session.
-                self._c.emit(BumpShared(call.prepared.shared.writes, unsettled=True))
+                self._c.emit(_end_of(call, unsettled=True))
         self._executions.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Abandoned:
+    """A call whose execution was told to stop, and whether an earlier try of it may still take effect."""
+
+    call: Call
+    may_continue: bool
+
+
+def _end_of(call: Call, *, unsettled: bool) -> BumpShared:
+    """Counts the end of a call's shared write, and takes it off."""
+    return BumpShared(call.prepared.shared.writes, unsettled=unsettled, write=call.write)

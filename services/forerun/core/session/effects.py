@@ -94,16 +94,36 @@ class ReadShared:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginShared:
+    """A write of shared resources is to start: tell all sessions, then count it. Answer True when both is stored.
+
+    Whatever the answer is, `BumpShared` of the same write takes it back.
+
+    Attributes:
+        write: Its id.
+        keys: What it writes.
+        seconds: How long it may take.
+    """
+
+    write: str
+    keys: tuple[str, ...]
+    seconds: float
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class BumpShared:
     """Count a write of shared resources. Answer True when it is stored; without a token it is owed until it is.
 
     Attributes:
         unsettled: The write may still take effect: that is said to all sessions before it is counted.
+        write: It does not run any more, and all sessions are told; empty: it was never begun, or still runs.
     """
 
     keys: tuple[str, ...]
     token: int | None = None
     unsettled: bool = False
+    write: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +186,7 @@ Effect = (
     | MergeFork
     | DropFork
     | ReadShared
+    | BeginShared
     | BumpShared
     | Certify
     | Answer
