@@ -79,6 +79,7 @@ async def test_a_session_begins_without_a_platform_and_finds_it_later(
             async with opened.session("agent") as session, opened.session("agent") as other:
                 assert session.direct and other.direct
                 await session.user_turn("nobody hears it")
+                await session.partial_message([Call("echo", {"n": 1})])
                 results = await session.call_tools([Call("echo", {"n": 1}), Call("write", {"n": 2})])
                 assert [result.served for result in results] == [Served.FALLBACK] * 2
                 assert [result.json() for result in results] == [{"directly": "echo"}, {"directly": "write"}]

@@ -244,10 +244,10 @@ class AsyncSession:
         messages = asked_calls(calls, None)
         for message in messages:
             message.index += first
-        connection = self._open_connection()
+        self._open_connection()
         if not self._message_open:
             self._next_message()
-        connection.send(session_pb2.ConnectRequest(partial=session_pb2.PartialMessage(turn=self._turn, calls=messages)))
+        self._tell(session_pb2.ConnectRequest(partial=session_pb2.PartialMessage(turn=self._turn, calls=messages)))
 
     def streamed_message(self) -> StreamedMessage:
         """A message that is taken piece by piece while it streams, so that its safe reads start early."""
@@ -455,9 +455,13 @@ class AsyncSession:
         size_bytes = event.ByteSize()
         if size_bytes > MESSAGE_BYTES - 1024:
             raise too_much("bytes", size_bytes, MESSAGE_BYTES - 1024)
+        self._tell(session_pb2.ConnectRequest(event=event))
+
+    def _tell(self, request: session_pb2.ConnectRequest) -> None:
+        """Sends what needs no answer. While the platform is away it is dropped: nobody hears it, for who knows how long."""
         connection = self._open_connection()
-        if not self._bypass.active:  # else nobody hears it, for nobody knows how long
-            connection.send(session_pb2.ConnectRequest(event=event))
+        if not self._bypass.active:
+            connection.send(request)
 
     def _open_connection(self) -> Connection:
         if self._connection is None:
