@@ -458,7 +458,7 @@ class AsyncSession:
         self._tell(session_pb2.ConnectRequest(event=event))
 
     def _tell(self, request: session_pb2.ConnectRequest) -> None:
-        """Sends what needs no answer. While the platform is away it is dropped: nobody hears it, for who knows how long."""
+        """Sends what needs no answer. While the platform is away, for who knows how long, it is dropped."""
         connection = self._open_connection()
         if not self._bypass.active:
             connection.send(request)
