@@ -20,8 +20,13 @@ import grpc
 import grpc.aio
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-TOOL_SECONDS: Final = {"instant": 0.0, "post": 0.0, "walk": 0.020, "stroll": 0.060}
+TOOL_SECONDS: Final = {
+    "instant": 0.0, "post": 0.0, "walk": 0.020, "stroll": 0.060,
+    "look": 0.035, "note": 0.025, "fetch": 0.200, "find": 0.020,
+}  # fmt: skip
 """The tools, and how long each takes."""
+STRAGGLERS: Final = {"find": (0.02, 20.0)}
+"""Tools of which a share of the calls takes so many times as long, at the first address only."""
 ECHO_METHOD: Final = "/bench.Echo/Once"
 ECHO_STREAM: Final = "/bench.Echo/Stream"
 _PADDING: Final = "x" * 200
@@ -30,6 +35,13 @@ _PADDING: Final = "x" * 200
 def following(name: str) -> str:
     """What comes after a name: never the same twice, and in every answer."""
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def _times(tool: str, name: str) -> float:
+    """How many times as long as usual a call takes, by its name alone: the same for whoever asks."""
+    share, times = STRAGGLERS.get(tool, (0.0, 1.0))
+    draw = hashlib.blake2b(f"{tool} {name}".encode(), digest_size=8).digest()
+    return times if int.from_bytes(draw) / 2.0**64 < share else 1.0
 
 
 class Tools:
@@ -59,13 +71,13 @@ class Tools:
             writer.close()
 
     async def _answer(self, target: str, body: bytes) -> Any:
-        tool = target.removeprefix("/")
+        tool, first = target.removeprefix("/").removeprefix("other/"), not target.startswith("/other/")
         if tool == "launches":
             return self.launches
         name = str(json.loads(body)["id"])
         self.launches[tool] += 1
         if seconds := TOOL_SECONDS[tool]:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds * _times(tool, name) if first else seconds)
         # The monotonic clock is the machine's: whoever reads it here knows how long the answer was on its way.
         return {"id": name, "next": following(name), "text": _PADDING, "ended": time.monotonic()}
 

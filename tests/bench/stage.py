@@ -101,6 +101,13 @@ def _policy(tools: int) -> dict[str, Any]:
         for name in ("instant", "walk", "stroll")
     ]
     contracts.append({"tool": "post", "effect": "EFFECT_WRITE", "writes": [resource | {"template": "log"}]})
+    page = resource | {"template": "page/{id}"}
+    contracts += [
+        {"tool": "look", "effect": "EFFECT_READ", "reads": [page], "speculate": True},
+        {"tool": "note", "effect": "EFFECT_WRITE", "writes": [page]},
+        {"tool": "fetch", "effect": "EFFECT_READ", "reads": [page], "speculate": True},
+        {"tool": "find", "effect": "EFFECT_READ", "reads": [resource | {"template": "index"}], "race": {}},
+    ]
     policy = {
         "name": "bench", "mode": "MODE_EXACT", "alpha": 1, "lambdaPerSecond": 4, "minimumEvidence": 3, "auditShare": 0,
         "budget": {"concurrent": 1024, "initialCredits": 20, "creditsPerCall": 1}, "tools": contracts,
@@ -109,7 +116,10 @@ def _policy(tools: int) -> dict[str, Any]:
     specs = [
         {
             "name": name, "inputSchema": schema,
-            "http": {"method": "POST", "url": f"http://127.0.0.1:{tools}/{name}", "jsonBody": True},
+            "http": {
+                "method": "POST", "url": f"http://127.0.0.1:{tools}/{name}", "jsonBody": True,
+                "alternatives": [f"http://127.0.0.1:{tools}/other/{name}"],
+            },
         }
         for name in TOOL_SECONDS
     ]  # fmt: skip

@@ -13,11 +13,13 @@ from google.protobuf.message import DecodeError
 from forerun.core import limits
 from forerun.core.candidates import Candidate
 from forerun.core.candidates import problems as candidate_problems
+from forerun.core.plan import PlanOptions
 from forerun.core.resources import ROOT
 from forerun.core.session import Effect, Proposal, SessionMachine
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
 from forerun.orchestrator.places import SessionPlaces
+from forerun.orchestrator.planning import PlanRun
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
 from forerun.runtime.auth import Caller
@@ -199,6 +201,17 @@ class Orchestrator:
         if message.turn and len(message.calls) <= limits.CALLS_PER_MESSAGE:
             calls = [runner.session.asked(one) for one in message.calls]
             runner.apply(runner.session.machine.partial(message.turn, calls, self._p.ports.monotonic()))
+
+    def plan(self, runner: Runner, turn: int, options: PlanOptions) -> PlanRun:
+        """A plan of one message.
+
+        Raises:
+            ResourceExhausted: too many calls wait on this replica, or the session's journal is full.
+        """
+        if turn > runner.session.machine.last_turn:
+            self._p.ports.places.admit(1)
+            _check_journal(runner.session)
+        return PlanRun(runner, turn, options, ask=self.ask, cancel=self.cancel, monotonic=self._p.ports.monotonic)
 
     def record(self, runner: Runner, event: session_pb2.ClientEvent, event_id: str = "") -> int:
         """Takes an event of the client; its number in the session. One with an id may be sent again.

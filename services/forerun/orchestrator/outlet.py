@@ -30,7 +30,7 @@ class Outlet:
         self.streamed = False
         self._session = session
         self._touched = touched
-        self._stream: Stream | None = None
+        self._stream: Stream[session_pb2.ConnectResponse] | None = None
         self._waiters: dict[tuple[int, int], list[asyncio.Future[session_pb2.CallResult]]] = {}
 
     @property
@@ -38,7 +38,7 @@ class Outlet:
         """A stream is connected."""
         return self._stream is not None
 
-    def attach(self) -> Stream:
+    def attach(self) -> Stream[session_pb2.ConnectResponse]:
         """Answers go to this stream from now on; an older one ends."""
         self.detach(self._stream)
         self._stream = Stream()
@@ -46,7 +46,7 @@ class Outlet:
         self._touched()
         return self._stream
 
-    def detach(self, stream: Stream | None) -> None:
+    def detach(self, stream: Stream[session_pb2.ConnectResponse] | None) -> None:
         """This stream is gone, or is to end."""
         if stream is None or self._stream is not stream:
             return

@@ -35,13 +35,18 @@ from forerun.orchestrator.ports import Ports
 from forerun.orchestrator.records import ledger_line, totals_message
 from forerun.orchestrator.session import Session
 from forerun.runtime import subjects
-from forerun.runtime.errors import ForerunError
+from forerun.runtime.errors import Aborted, ErrorReason, ForerunError
 from forerun.v1 import session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
 _BUMP_SECONDS: Final = 4.0
 _RETRY_SECONDS: Final = 0.2
 _CLOSE_SECONDS: Final = 30.0
+
+OWNER_CHANGED: Final = Aborted(
+    ErrorReason.SESSION_TAKEN_OVER, "the session goes on elsewhere; connect again and send open calls again"
+)
+"""Ends what waits here for a session that another owner has."""
 
 
 class Runner:

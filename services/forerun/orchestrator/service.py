@@ -12,16 +12,17 @@ from forerun.core import limits
 from forerun.orchestrator.engine import Orchestrator
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.opening import check_event_id
+from forerun.orchestrator.plan_records import options_of
+from forerun.orchestrator.planning import PlanRun
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.preparation import Tool
 from forerun.orchestrator.records import failure_from, failure_message, mode_message, totals_message
-from forerun.orchestrator.runner import Runner
+from forerun.orchestrator.runner import OWNER_CHANGED, Runner
 from forerun.orchestrator.stream import Stream
 from forerun.orchestrator.switch import Switch
 from forerun.orchestrator.workers import Workers
 from forerun.runtime.auth import Caller, Role, current_caller
 from forerun.runtime.errors import (
-    Aborted,
     DeadlineExceeded,
     ErrorReason,
     FailedPrecondition,
@@ -43,6 +44,7 @@ _RUNS: Final = frozenset({"batch", "partial"})
 _UNARY_SECONDS: Final = limits.DEADLINE_MAX_SECONDS
 
 Requests = AsyncIterator[session_pb2.ConnectRequest]
+Responses = Stream[session_pb2.ConnectResponse]
 
 
 class SessionServicer(session_pb2_grpc.SessionServiceServicer):
@@ -149,7 +151,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         runner = await self._engine.open(current_caller(), hello)
         await runner.journal.room()
         if runner.closed or runner.leaving:
-            raise _OWNER_CHANGED
+            raise OWNER_CHANGED
         return runner
 
     async def CallTools(  # noqa: N802
@@ -170,7 +172,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
             ) from None
         except asyncio.CancelledError:
             if runner.closed:
-                raise _OWNER_CHANGED from None
+                raise OWNER_CHANGED from None
             raise
         finally:
             runner.outlet.forget(calls, waiting)
@@ -183,6 +185,22 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
                 metadata={"limit": "MESSAGE_BYTES"},
             )
         return response
+
+    async def RunPlan(  # noqa: N802
+        self, request_iterator: AsyncIterator[session_pb2.RunPlanRequest], context: _Context
+    ) -> AsyncIterator[session_pb2.RunPlanResponse]:
+        """A plan of calls; see the contract."""
+        start = await _plan_start(request_iterator)
+        options = options_of(start.options)
+        runner = await self._opened(start.hello)
+        plan = self._engine.plan(runner, start.turn, options)
+        reader = asyncio.ensure_future(_read_plan(plan, runner, request_iterator))
+        try:
+            async for response in plan.responses():
+                yield response
+        finally:
+            reader.cancel()
+            plan.leave()
 
     async def RecordEvent(  # noqa: N802
         self, request: session_pb2.RecordEventRequest, context: _Context
@@ -243,9 +261,29 @@ def _session_tool(tool: Tool, policy: Policy) -> session_pb2.SessionTool:
     )
 
 
-_OWNER_CHANGED = Aborted(
-    ErrorReason.SESSION_TAKEN_OVER, "the session goes on elsewhere; connect again and send open calls again"
-)
+async def _plan_start(requests: AsyncIterator[session_pb2.RunPlanRequest]) -> session_pb2.PlanStart:
+    try:
+        async with asyncio.timeout(_HELLO_SECONDS):
+            first = await anext(requests, None)
+    except TimeoutError:
+        first = None
+    if first is None or not first.HasField("start") or not first.start.turn:
+        raise InvalidArgument(
+            ErrorReason.PROTOCOL_VIOLATION,
+            "the first message of a plan's stream must be PlanStart, with a `turn`",
+        )
+    return first.start
+
+
+async def _read_plan(plan: PlanRun, runner: Runner, requests: AsyncIterator[session_pb2.RunPlanRequest]) -> None:
+    async for request in requests:
+        await runner.journal.room()
+        try:
+            plan.take(request)
+        except InvalidArgument as error:
+            plan.fail(error)
+            return
+    plan.source_over()
 
 
 async def _hello(requests: Requests) -> session_pb2.Hello:
@@ -281,7 +319,7 @@ def _welcome(runner: Runner) -> session_pb2.Welcome:
     )
 
 
-def _raise_end(runner: Runner, stream: Stream, reader: asyncio.Future[None]) -> None:
+def _raise_end(runner: Runner, stream: Responses, reader: asyncio.Future[None]) -> None:
     """Says why a stream ends that its client did not end."""
     if stream.error is not None:
         raise stream.error
@@ -290,7 +328,7 @@ def _raise_end(runner: Runner, stream: Stream, reader: asyncio.Future[None]) -> 
         if error is not None:
             raise error
     if runner.closed or runner.leaving:
-        raise _OWNER_CHANGED
+        raise OWNER_CHANGED
     raise FailedPrecondition(
         ErrorReason.SESSION_TAKEN_OVER, "another stream of this session was opened; this one has no use any more"
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from forerun.core import limits
 from forerun.runtime.errors import ErrorReason, ForerunError, ResourceExhausted
-from forerun.v1 import session_pb2
 
 _RETRY_SECONDS: Final = 0.1
+Message = TypeVar("Message")
 
 
-class Stream:
+class Stream(Generic[Message]):
     """Messages for one connection.
 
     A client that does not take them is sent away at the bound: what waits by then is still delivered, then the error.
@@ -26,12 +26,12 @@ class Stream:
 
     def __init__(self) -> None:
         self.error: ForerunError | None = None
-        self._items: deque[tuple[int, Iterator[session_pb2.ConnectResponse]]] = deque()
+        self._items: deque[tuple[int, Iterator[Message]]] = deque()
         self._bytes = 0
         self._ended = False
         self._wake = asyncio.Event()
 
-    def put(self, messages: Iterator[session_pb2.ConnectResponse], size_bytes: int) -> bool:
+    def put(self, messages: Iterator[Message], size_bytes: int) -> bool:
         """Takes messages that belong together, and makes them one by one when they are sent; False when it is full.
 
         Args:
@@ -59,7 +59,7 @@ class Stream:
         if self._items:
             asyncio.get_running_loop().call_later(limits.STREAM_LINGER_SECONDS, self._items.clear)
 
-    async def take(self) -> session_pb2.ConnectResponse | None:
+    async def take(self) -> Message | None:
         """The next message; None at the end. May be cancelled without losing one."""
         while True:
             while self._items:

@@ -22,7 +22,7 @@ def answer(index: int, content: bytes = b"x") -> CallAnswer:
     )
 
 
-async def rest(stream: Stream) -> list[session_pb2.ConnectResponse]:
+async def rest(stream: Stream[session_pb2.ConnectResponse]) -> list[session_pb2.ConnectResponse]:
     found = []
     while (message := await stream.take()) is not None:
         found.append(message)

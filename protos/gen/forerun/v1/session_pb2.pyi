@@ -6,6 +6,7 @@ Sessions: the way of an agent into the platform."""
 from collections import abc as _abc
 from forerun.v1 import common_pb2 as _common_pb2
 from forerun.v1 import event_pb2 as _event_pb2
+from forerun.v1 import plan_pb2 as _plan_pb2
 from forerun.v1 import policy_pb2 as _policy_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -1095,3 +1096,137 @@ class SessionTool(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionTool: _TypeAlias = SessionTool  # noqa: Y015
+
+@_typing.final
+class PlanStart(_message.Message):
+    """Begins a plan. The first message, once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELLO_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """Number of the message that the plan's calls belong to, growing. A call's index is its task's place in the plan."""
+    @_builtins.property
+    def hello(self) -> Global___Hello:
+        """The session."""
+
+    @_builtins.property
+    def options(self) -> _plan_pb2.PlanOptions:
+        """What the owner chooses."""
+
+    def __init__(
+        self,
+        *,
+        hello: Global___Hello | None = ...,
+        turn: _builtins.int = ...,
+        options: _plan_pb2.PlanOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "options", b"options"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "options", b"options", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanStart: _TypeAlias = PlanStart  # noqa: Y015
+
+@_typing.final
+class RunPlanRequest(_message.Message):
+    """A part of a plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    REFUSE_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def start(self) -> Global___PlanStart:
+        """Begins the plan."""
+
+    @_builtins.property
+    def tasks(self) -> _plan_pb2.PlanTasks:
+        """Further tasks."""
+
+    @_builtins.property
+    def complete(self) -> _plan_pb2.PlanComplete:
+        """The round has arrived whole."""
+
+    @_builtins.property
+    def cancel(self) -> _plan_pb2.PlanCancel:
+        """Takes a task or the plan back."""
+
+    @_builtins.property
+    def refuse(self) -> _plan_pb2.PlanRefuse:
+        """The plan's source failed."""
+
+    @_builtins.property
+    def again(self) -> _plan_pb2.PlanAgain:
+        """Another round."""
+
+    def __init__(
+        self,
+        *,
+        start: Global___PlanStart | None = ...,
+        tasks: _plan_pb2.PlanTasks | None = ...,
+        complete: _plan_pb2.PlanComplete | None = ...,
+        cancel: _plan_pb2.PlanCancel | None = ...,
+        refuse: _plan_pb2.PlanRefuse | None = ...,
+        again: _plan_pb2.PlanAgain | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "cancel", b"cancel", "complete", b"complete", "message", b"message", "refuse", b"refuse", "start", b"start", "tasks", b"tasks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "cancel", b"cancel", "complete", b"complete", "message", b"message", "refuse", b"refuse", "start", b"start", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "tasks", "complete", "cancel", "refuse", "again"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___RunPlanRequest: _TypeAlias = RunPlanRequest  # noqa: Y015
+
+@_typing.final
+class RunPlanResponse(_message.Message):
+    """What happens in a plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> _plan_pb2.PlanProgress:
+        """How far it is."""
+
+    @_builtins.property
+    def task(self) -> _plan_pb2.PlanTaskEnded:
+        """A task has its end."""
+
+    @_builtins.property
+    def chunk(self) -> _plan_pb2.PlanChunk:
+        """A part of a large observation."""
+
+    @_builtins.property
+    def ended(self) -> _plan_pb2.PlanEnded:
+        """The round has ended."""
+
+    def __init__(
+        self,
+        *,
+        progress: _plan_pb2.PlanProgress | None = ...,
+        task: _plan_pb2.PlanTaskEnded | None = ...,
+        chunk: _plan_pb2.PlanChunk | None = ...,
+        ended: _plan_pb2.PlanEnded | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "ended", b"ended", "message", b"message", "progress", b"progress", "task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "ended", b"ended", "message", b"message", "progress", b"progress", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["progress", "task", "chunk", "ended"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___RunPlanResponse: _TypeAlias = RunPlanResponse  # noqa: Y015

@@ -46,6 +46,11 @@ class SessionServiceStub:
                 request_serializer=forerun_dot_v1_dot_session__pb2.CallToolsRequest.SerializeToString,
                 response_deserializer=forerun_dot_v1_dot_session__pb2.CallToolsResponse.FromString,
                 _registered_method=True)
+        self.RunPlan = channel.stream_stream(
+                '/forerun.v1.SessionService/RunPlan',
+                request_serializer=forerun_dot_v1_dot_session__pb2.RunPlanRequest.SerializeToString,
+                response_deserializer=forerun_dot_v1_dot_session__pb2.RunPlanResponse.FromString,
+                _registered_method=True)
         self.RecordEvent = channel.unary_unary(
                 '/forerun.v1.SessionService/RecordEvent',
                 request_serializer=forerun_dot_v1_dot_session__pb2.RecordEventRequest.SerializeToString,
@@ -91,6 +96,17 @@ class SessionServiceServicer:
 
     def CallTools(self, request, context):
         """Runs the calls of one message and gives all results at once. May be repeated under the same keys.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunPlan(self, request_iterator, context):
+        """Runs a plan: a graph of calls of one message of the session, which is opened or taken over by it. The client sends
+        PlanStart and tasks, also while the plan still arrives; the end of each task comes as it happens, in no order, and
+        PlanEnded after the last of a round. Ends when the client has closed its side and the round has ended. After a broken
+        stream the whole plan may be sent again under the same turn: finished calls are answered from the journal, none is
+        repeated. INVALID_ARGUMENT for what is no plan: nothing of that part is taken, and what ran before ends as cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,6 +161,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.CallTools,
                     request_deserializer=forerun_dot_v1_dot_session__pb2.CallToolsRequest.FromString,
                     response_serializer=forerun_dot_v1_dot_session__pb2.CallToolsResponse.SerializeToString,
+            ),
+            'RunPlan': grpc.stream_stream_rpc_method_handler(
+                    servicer.RunPlan,
+                    request_deserializer=forerun_dot_v1_dot_session__pb2.RunPlanRequest.FromString,
+                    response_serializer=forerun_dot_v1_dot_session__pb2.RunPlanResponse.SerializeToString,
             ),
             'RecordEvent': grpc.unary_unary_rpc_method_handler(
                     servicer.RecordEvent,
@@ -228,6 +249,33 @@ class SessionService:
             '/forerun.v1.SessionService/CallTools',
             forerun_dot_v1_dot_session__pb2.CallToolsRequest.SerializeToString,
             forerun_dot_v1_dot_session__pb2.CallToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunPlan(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/forerun.v1.SessionService/RunPlan',
+            forerun_dot_v1_dot_session__pb2.RunPlanRequest.SerializeToString,
+            forerun_dot_v1_dot_session__pb2.RunPlanResponse.FromString,
             options,
             channel_credentials,
             insecure,

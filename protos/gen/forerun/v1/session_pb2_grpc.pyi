@@ -27,6 +27,13 @@ class SessionServiceStub:
     """
     CallTools: _aio.UnaryUnaryMultiCallable[_session_pb2.CallToolsRequest, _session_pb2.CallToolsResponse]
     """Runs the calls of one message and gives all results at once. May be repeated under the same keys."""
+    RunPlan: _aio.StreamStreamMultiCallable[_session_pb2.RunPlanRequest, _session_pb2.RunPlanResponse]
+    """Runs a plan: a graph of calls of one message of the session, which is opened or taken over by it. The client sends
+    PlanStart and tasks, also while the plan still arrives; the end of each task comes as it happens, in no order, and
+    PlanEnded after the last of a round. Ends when the client has closed its side and the round has ended. After a broken
+    stream the whole plan may be sent again under the same turn: finished calls are answered from the journal, none is
+    repeated. INVALID_ARGUMENT for what is no plan: nothing of that part is taken, and what ran before ends as cancelled.
+    """
     RecordEvent: _aio.UnaryUnaryMultiCallable[_session_pb2.RecordEventRequest, _session_pb2.RecordEventResponse]
     """Records an event of a session. May be repeated under the same event id."""
     EndSession: _aio.UnaryUnaryMultiCallable[_session_pb2.EndSessionRequest, _session_pb2.EndSessionResponse]
@@ -67,6 +74,19 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_session_pb2.CallToolsRequest, _abc.Awaitable[_session_pb2.CallToolsResponse]],
     ) -> _abc.Awaitable[_session_pb2.CallToolsResponse]:
         """Runs the calls of one message and gives all results at once. May be repeated under the same keys."""
+
+    @_abc_1.abstractmethod
+    def RunPlan(
+        self,
+        request_iterator: _abc.AsyncIterator[_session_pb2.RunPlanRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_session_pb2.RunPlanRequest], _abc.AsyncIterator[_session_pb2.RunPlanResponse]],
+    ) -> _abc.AsyncIterator[_session_pb2.RunPlanResponse]:
+        """Runs a plan: a graph of calls of one message of the session, which is opened or taken over by it. The client sends
+        PlanStart and tasks, also while the plan still arrives; the end of each task comes as it happens, in no order, and
+        PlanEnded after the last of a round. Ends when the client has closed its side and the round has ended. After a broken
+        stream the whole plan may be sent again under the same turn: finished calls are answered from the journal, none is
+        repeated. INVALID_ARGUMENT for what is no plan: nothing of that part is taken, and what ran before ends as cancelled.
+        """
 
     @_abc_1.abstractmethod
     def RecordEvent(

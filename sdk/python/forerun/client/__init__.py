@@ -30,6 +30,7 @@ from forerun.client._ids import Ids, SystemIds
 from forerun.client._json import Arguments
 from forerun.client._local import local_data_dir
 from forerun.client._message import StreamedMessage
+from forerun.client._plan import OnFailure, PlanResult, PlanStatus, PlanTask, RunningPlan, TaskResult, TaskStatus
 from forerun.client._results import Call, Failure, Mode, Result, Served, Status, ToolInfo, Totals
 from forerun.client._session import AsyncSession
 from forerun.client._sync import Client, Session
@@ -54,17 +55,24 @@ __all__ = [
     "Mode",
     "NotAuthorized",
     "NotConfigured",
+    "OnFailure",
     "OutcomeUnknown",
+    "PlanResult",
+    "PlanStatus",
+    "PlanTask",
     "PlatformError",
     "PlatformUnavailable",
     "Result",
     "ResultNotJson",
+    "RunningPlan",
     "Served",
     "Session",
     "SessionClosed",
     "Status",
     "StreamedMessage",
     "SystemIds",
+    "TaskResult",
+    "TaskStatus",
     "ToolInfo",
     "Totals",
     "local_data_dir",

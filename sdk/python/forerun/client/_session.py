@@ -16,10 +16,11 @@ from forerun.client._direct import Bypass
 from forerun.client._errors import ForerunClientError, InvalidRequest, SessionClosed
 from forerun.client._json import Arguments
 from forerun.client._message import StreamedMessage
+from forerun.client._plan import OnFailure, PlanResult, PlanTask, Progress, RunningPlan, policy_message
 from forerun.client._ports import Platform
 from forerun.client._results import Call, Failure, Mode, Result, Totals, mode_of, only_reads, totals_of
 from forerun.client._tools import Invocations, Tool, tool_of
-from forerun.v1 import common_pb2, event_pb2, session_pb2
+from forerun.v1 import common_pb2, event_pb2, plan_pb2, session_pb2
 
 DEADLINE_DEFAULT_SECONDS: Final = 60.0
 """The platform's, where a tool's contract has none (compared by a contract test)."""
@@ -322,6 +323,44 @@ class AsyncSession:
                 yield await done.get()
         finally:
             self._take_back(batch)
+
+    def plan(
+        self,
+        *,
+        on_failure: OnFailure = OnFailure.ISOLATE,
+        reads_first: bool = False,
+        in_flight: int | None = None,
+        progress: Progress | None = None,
+    ) -> RunningPlan:
+        """A plan: calls that refer to each other's results. It is one message of the session.
+
+        Args:
+            on_failure: What the failure of a task does to the others.
+            reads_first: Only safe reads start before the plan is complete.
+            in_flight: Tasks that run at the same time. None: the platform's own bound.
+            progress: Told how far the plan is.
+
+        Raises:
+            SessionClosed: the session is not open.
+        """
+        connection = self._open_connection()
+        if not self._message_open:
+            self._next_message()
+        self._message_open = self._spoken = False
+        options = plan_pb2.PlanOptions(failure=policy_message(on_failure), reads_first=reads_first)
+        if in_flight is not None:
+            options.in_flight = in_flight
+        return connection.plan(self._turn, options, progress)
+
+    async def run_plan(self, tasks: Sequence[PlanTask], *, on_failure: OnFailure = OnFailure.ISOLATE) -> PlanResult:
+        """Runs a plan that is complete; how each task ended.
+
+        Raises:
+            ForerunClientError: it is no plan, or the platform cannot be reached.
+        """
+        async with self.plan(on_failure=on_failure) as plan:
+            await plan.add(*tasks)
+            return await plan.finish()
 
     async def cancel(self, call: Call) -> None:
         """Takes one call back: its result becomes `cancelled`, or `outcome_unknown` where it may have taken effect.

@@ -1,0 +1,213 @@
+"""Runs a plan in a session: each task that may start is a call of its message, under (turn, place of the task).
+
+Nothing of a plan is stored but its calls. A client whose stream breaks sends the plan again under the same turn, here
+or to another replica: the plan decides the same again, since calls that were answered are answered from the journal,
+and calls that run are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+
+from forerun.core import limits
+from forerun.core.contracts import Contract, unknown
+from forerun.core.plan import (
+    CancelTask,
+    Cause,
+    PlanEffect,
+    PlanError,
+    PlanFinished,
+    PlanMachine,
+    PlanOptions,
+    Progress,
+    StartTask,
+    TaskEnd,
+    TaskSettled,
+    TaskStatus,
+)
+from forerun.orchestrator.plan_records import end_of, ended_message, refused, task_messages, tasks_of
+from forerun.orchestrator.runner import OWNER_CHANGED, Runner
+from forerun.orchestrator.session import Session
+from forerun.orchestrator.stream import Stream
+from forerun.runtime.errors import ErrorReason, InvalidArgument, ResourceExhausted
+from forerun.v1 import common_pb2, event_pb2, plan_pb2, session_pb2
+
+Ask = Callable[[Runner, session_pb2.CallBatch], None]
+Cancel = Callable[[Runner, int, int], None]
+Responses = Stream[session_pb2.RunPlanResponse]
+
+
+class PlanRun:
+    """One plan of one session.
+
+    Args:
+        runner: The session.
+        turn: Number of its message.
+        options: What its owner chose.
+        ask: Asks the session for a call.
+        cancel: Takes a call of the session back.
+        monotonic: The time.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        turn: int,
+        options: PlanOptions,
+        *,
+        ask: Ask,
+        cancel: Cancel,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._runner = runner
+        self._turn = turn
+        self._ask = ask
+        self._cancel = cancel
+        self._monotonic = monotonic
+        self._machine = PlanMachine(partial(_contract, runner.session), options)
+        self._responses: Responses = Stream()
+        self._waiting: dict[str, tuple[int, asyncio.Future[session_pb2.CallResult]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._source_over = False
+
+    # ------------------------------------------------------------ the client's side
+
+    def take(self, request: session_pb2.RunPlanRequest) -> None:
+        """Takes a part of the plan.
+
+        Raises:
+            InvalidArgument: it is none; nothing of it is taken.
+        """
+        now = self._monotonic()
+        try:
+            match request.WhichOneof("message"):
+                case "tasks":
+                    effects = self._machine.add(tasks_of(request.tasks.tasks), now)
+                case "complete":
+                    effects = self._machine.complete(now)
+                case "cancel":
+                    task = request.cancel.task
+                    effects = self._machine.cancel_task(task, now) if task else self._machine.cancel(now)
+                case "refuse":
+                    cause = Cause("source_failed", request.refuse.reason[: limits.CANDIDATE_EXPLANATION_CHARS])
+                    effects = self._machine.refuse(cause, now)
+                case "again":
+                    effects = self._machine.reopen(now)
+                case _:
+                    raise InvalidArgument(
+                        ErrorReason.PROTOCOL_VIOLATION, "PlanStart comes once, as the first message; this says nothing"
+                    )
+        except PlanError as error:
+            raise refused(error) from error
+        self._apply(effects)
+
+    def source_over(self) -> None:
+        """The client sends nothing more: a plan that it left open is complete, and its end is the end of the stream."""
+        self._source_over = True
+        self._apply(self._machine.complete(self._monotonic()))
+        self._end_if_over()
+
+    def fail(self, error: InvalidArgument) -> None:
+        """What arrived is no plan: what runs is taken back, and the stream ends with the error."""
+        self._responses.end(error)
+        self._apply(self._machine.refuse(Cause(error.reason, error.message), self._monotonic()))
+
+    async def responses(self) -> AsyncIterator[session_pb2.RunPlanResponse]:
+        """What happens, until the end.
+
+        Raises:
+            ForerunError: the plan was refused, or the client reads too slowly.
+        """
+        while (response := await self._responses.take()) is not None:
+            yield response
+        if self._responses.error is not None:
+            raise self._responses.error
+
+    def leave(self) -> None:
+        """The stream is gone. Calls that run go on: the client may come back for them."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for index, future in self._waiting.values():
+            future.cancel()
+            self._runner.outlet.forget([(self._turn, index)], [future])
+        self._waiting.clear()
+
+    # ------------------------------------------------------------ effects
+
+    def _apply(self, effects: list[PlanEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case StartTask():
+                    self._start(effect)
+                case CancelTask(task):
+                    if task in self._waiting:
+                        self._cancel(self._runner, self._turn, self._waiting[task][0])
+                case TaskSettled(result):
+                    self._send(task_messages(result), len(result.content))
+                case Progress(known, running, settled, _):
+                    progress = plan_pb2.PlanProgress(known=known, running=running, settled=settled)
+                    self._send(iter((session_pb2.RunPlanResponse(progress=progress),)), 0)
+                case PlanFinished():
+                    self._send(iter((ended_message(effect),)), 0)
+        self._arm()
+        self._end_if_over()
+
+    def _start(self, effect: StartTask) -> None:
+        future = self._runner.outlet.wait_for((self._turn, effect.index))
+        self._waiting[effect.id] = (effect.index, future)
+        future.add_done_callback(partial(self._answered, effect.id))
+        asked = event_pb2.AskedCall(
+            index=effect.index, action=common_pb2.Action(tool=effect.tool, arguments=effect.arguments)
+        )
+        batch = session_pb2.CallBatch(turn=self._turn, calls=[asked])
+        batch.timeout_seconds = min(effect.timeout_seconds, limits.DEADLINE_MAX_SECONDS)
+        try:
+            self._ask(self._runner, batch)
+        except (InvalidArgument, ResourceExhausted) as error:
+            end = TaskEnd(
+                status=TaskStatus.UNAVAILABLE if isinstance(error, ResourceExhausted) else TaskStatus.REJECTED,
+                cause=Cause(error.reason, error.message, metadata=error.metadata),
+                not_started=True,
+            )
+            asyncio.get_running_loop().call_soon(self._not_asked, effect.id, end)
+
+    def _not_asked(self, task: str, end: TaskEnd) -> None:
+        index, future = self._waiting.pop(task)
+        future.cancel()
+        self._runner.outlet.forget([(self._turn, index)], [future])
+        self._apply(self._machine.finished(task, end, self._monotonic()))
+
+    def _answered(self, task: str, future: asyncio.Future[session_pb2.CallResult]) -> None:
+        """A call has its answer. Called by the loop, so never amid other effects."""
+        if self._waiting.pop(task, None) is None:
+            return
+        if future.cancelled():
+            self._responses.end(OWNER_CHANGED)
+            return
+        self._apply(self._machine.finished(task, end_of(future.result()), self._monotonic()))
+
+    def _send(self, messages: Iterator[session_pb2.RunPlanResponse], size_bytes: int) -> None:
+        self._responses.put(messages, size_bytes)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._machine.next_time()
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._apply(self._machine.tick(self._monotonic()))
+
+    def _end_if_over(self) -> None:
+        if self._source_over and self._machine.round_ended:
+            self._responses.end()
+
+
+def _contract(session: Session, name: str) -> Contract:
+    tool = session.tool(name)
+    return unknown(name, "") if tool is None else tool.contract(session.policy)

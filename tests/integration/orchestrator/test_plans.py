@@ -1,0 +1,204 @@
+"""Plans through the services: references, order, failures, resumption, and what is no plan."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from forerun.client import InvalidRequest, Mode, OnFailure, PlanStatus, PlanTask, TaskStatus
+from tests.integration.orchestrator.conftest import Stage, value_of
+
+
+def ids(s: Stage, tool: str) -> list[int]:
+    """What a tool was asked for, in order."""
+    return [arguments["id"] for name, arguments, _ in s.world.log if name == tool]
+
+
+def test_tasks_start_when_their_inputs_are_there_and_results_come_in_the_plans_order(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        loop = asyncio.get_running_loop()
+        async with s.client.session("a") as session:
+            began = loop.time()
+            result = await session.run_plan(
+                [
+                    PlanTask("one", "get", {"id": 1}),
+                    PlanTask("two", "get", {"id": "$one.next"}),
+                    PlanTask("three", "get", '{"id": "$two.next"}'),
+                    PlanTask("beside", "get", {"id": 10}),
+                    PlanTask("join", "stock", {"id": "$three.next"}, after=["beside"]),
+                ]
+            )
+            seconds = loop.time() - began
+        assert result.status is PlanStatus.OK
+        assert [one.id for one in result.tasks] == ["one", "two", "three", "beside", "join"]
+        assert [json.loads(one.content)["id"] for one in result.tasks] == [1, 2, 3, 10, 4]
+        assert seconds == pytest.approx(4.0, abs=0.1), "the longest chain has four calls of a second"
+
+    stage(play)
+
+
+def test_a_write_and_the_reads_around_it_keep_the_plans_order(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            result = await session.run_plan(
+                [
+                    PlanTask("before", "get", {"id": 7}),
+                    PlanTask("write", "set", {"id": 7}),
+                    PlanTask("after", "get", {"id": 7}),
+                    PlanTask("again", "set", {"id": 7}),
+                    PlanTask("last", "get", {"id": 7}),
+                ]
+            )
+        assert [value_of(one.content) for one in result.tasks] == [0, 1, 1, 2, 2]
+
+    stage(play)
+
+
+def test_tasks_run_while_the_plan_is_still_written(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        loop = asyncio.get_running_loop()
+        seen: list[tuple[int, int, int]] = []
+        async with s.client.session("a") as session:
+            began = loop.time()
+            async with session.plan(progress=lambda *numbers: seen.append(numbers)) as plan:
+                for number in range(4):
+                    await plan.add(PlanTask(f"t{number}", "get", {"id": number}))
+                    await asyncio.sleep(1.0)
+                result = await plan.finish()
+            assert loop.time() - began == pytest.approx(4.0, abs=0.1), "each call ran while the next one was written"
+        assert result.status is PlanStatus.OK
+        assert seen[-1] == (4, 0, 4)
+
+    stage(play)
+
+
+def test_a_round_may_be_followed_by_another_that_refers_to_it(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session, session.plan() as plan:
+            await plan.add(PlanTask("one", "get", {"id": 1}))
+            first = await plan.finish()
+            with pytest.raises(InvalidRequest):
+                await plan.add(PlanTask("late", "get", {"id": 1}))
+            await plan.again()
+            await plan.add(PlanTask("two", "get", {"id": "$one.next"}))
+            second = await plan.finish()
+        assert (first.round, second.round) == (0, 1)
+        assert [json.loads(one.content)["id"] for one in second.tasks] == [1, 2]
+
+    stage(play)
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "ends"),
+    [
+        (OnFailure.ISOLATE, PlanStatus.OK, ["rejected", "skipped", "ok"]),
+        (OnFailure.WAIT_ALL, PlanStatus.FAILED, ["rejected", "skipped", "ok"]),
+        (OnFailure.FAIL_FAST, PlanStatus.FAILED, ["rejected", "skipped", "cancelled"]),
+    ],
+)
+def test_a_failed_task_does_what_the_policy_says(
+    stage: Any, policy: OnFailure, status: PlanStatus, ends: list[str]
+) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            result = await session.run_plan(
+                [
+                    PlanTask("bad", "get", {"id": "seven"}),
+                    PlanTask("on-it", "get", {"id": "$bad.next"}),
+                    PlanTask("beside", "get", {"id": 1}),
+                ],
+                on_failure=policy,
+            )
+        assert result.status is status
+        assert [one.status.value for one in result.tasks] == ends
+        skipped = result["on-it"].failure
+        assert skipped is not None
+        assert skipped.metadata["task"] == "bad"
+
+    stage(play)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "problem"),
+    [
+        ([PlanTask("a", "get", {"id": "$nobody.next"})], "unknown_reference"),
+        ([PlanTask("a", "get", {"id": "$b.next"}), PlanTask("b", "get", {"id": 1})], "forward_reference"),
+        ([PlanTask("a", "get", {"id": 1}), PlanTask("a", "get", {"id": 2})], "duplicate_id"),
+        ([PlanTask("a b", "get", {"id": 1})], "bad_id"),
+    ],
+)
+def test_what_is_no_plan_is_refused_before_anything_runs(stage: Any, tasks: list[PlanTask], problem: str) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            with pytest.raises(InvalidRequest) as caught:
+                await session.run_plan(tasks)
+            assert caught.value.metadata["problem"] == problem
+            result = await session.call_tool("get", {"id": 5})
+        assert result.ok
+        assert ids(s, "get") == [5]
+
+    stage(play)
+
+
+def test_a_task_and_a_plan_are_taken_back(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            async with session.plan() as plan:
+                await plan.add(PlanTask("hangs", "hang", {"id": 1}), PlanTask("works", "get", {"id": 2}))
+                await asyncio.sleep(2.0)
+                await plan.cancel("hangs")
+                result = await plan.finish()
+            assert [one.status for one in result.tasks] == [TaskStatus.CANCELLED, TaskStatus.OK]
+            async with session.plan() as left:
+                await left.add(PlanTask("hangs", "hang", {"id": 3}))
+                await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)
+        assert s.world.cancelled == 2, "what nobody waits for is stopped at its tool"
+
+    stage(play)
+
+
+def test_a_plan_goes_on_with_another_orchestrator_and_repeats_nothing(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session, session.plan() as plan:
+            await plan.add(
+                PlanTask("read", "get", {"id": 1}),
+                PlanTask("write", "set", {"id": "$read.next"}),
+                PlanTask("slow", "get", {"id": "$write.next"}),
+                PlanTask("last", "set", {"id": "$slow.next"}),
+            )
+            await asyncio.sleep(2.5)  # the write has answered, the read after it runs
+            await s.platform.stop_service("orchestrator", 0.2)
+            await asyncio.sleep(1.0)
+            await s.platform.start_service("orchestrator")
+            result = await plan.finish()
+        assert result.status is PlanStatus.OK
+        assert [one.status for one in result.tasks] == [TaskStatus.OK] * 4
+        assert ids(s, "set") == [2, 4], "no write ran twice"
+        assert ids(s, "get") in ([1, 3], [1, 3, 3]), "a read that was lost may be repeated"
+
+    stage(play)
+
+
+def test_equal_reads_share_one_execution_and_results_are_those_without_forerun(stage: Any) -> None:
+    tasks = [
+        PlanTask("a", "get", {"id": 3}),
+        PlanTask("b", "get", {"id": 3}),
+        PlanTask("c", "stock", {"id": "$b.next"}),
+        PlanTask("d", "sell", {"id": 4}),
+        PlanTask("e", "stock", {"id": 4}),
+    ]
+
+    async def play(s: Stage) -> None:
+        contents = []
+        for mode in (Mode.EXACT, Mode.OFF):
+            s.world.values.clear()
+            async with s.client.session("a", mode=mode) as session:
+                contents.append([one.content for one in (await session.run_plan(tasks)).tasks])
+        assert contents[0] == contents[1]
+        assert ids(s, "get") == [3, 3], "once for each of the two sessions"
+
+    stage(play)
