@@ -247,11 +247,6 @@ class BatchOrder:
         """True when every call added so far has ended."""
         return len(self._open) == len(self._withdrawn)
 
-    @property
-    def in_flight(self) -> int:
-        """Calls handed out by `ready` that have not ended."""
-        return len(self._running)
-
     def add(self, call: BatchCall, *, after: Iterable[int] = ()) -> int:
         """Adds the next call of the message and returns its index.
 

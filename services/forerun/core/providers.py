@@ -63,10 +63,6 @@ class Breaker:
             if failures >= _FAILURES and failures >= _SHARE * len(self._recent):
                 self._open(now)
 
-    def retry_after(self, now: float) -> float:
-        """Seconds until a probe may go; 0 where nothing holds it."""
-        return max(0.0, self._open_until - now) if self._pause else 0.0
-
     def _open(self, now: float) -> None:
         initial, most = limits.BREAKER_PAUSE_INITIAL_SECONDS, limits.BREAKER_PAUSE_MAX_SECONDS
         self._pause = min(most, self._pause * 2.0) if self._pause else initial

@@ -147,7 +147,7 @@ def _scalar_text(value: JsonValue) -> str | None:
     if isinstance(value, Decimal):
         # 1 and 1.0 mean the same resource. Numbers with huge exponents are not ids.
         if value == value.to_integral_value() and value.adjusted() < limits.RESOURCE_KEY_CHARS:
-            return format(value.to_integral_value(), "f")
+            return format(value.to_integral_value() or Decimal(0), "f")  # -0 is 0
         return str(value)
     if isinstance(value, int):
         return format(Decimal(value), "f")

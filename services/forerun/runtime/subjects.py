@@ -101,31 +101,9 @@ def events_of_partition(number: int) -> str:
     return f"{PREFIX}.event.{number}.>"
 
 
-def events_of_tenant(tenant: str) -> str:
-    """The pattern of all journals of one tenant, for example to erase them."""
-    return f"{PREFIX}.event.*.{token(tenant)}.>"
-
-
-def event_ids(subject: str) -> tuple[str, str, str]:
-    """Tenant, agent and session of a journal's subject.
-
-    Raises:
-        InvalidArgument: `subject` is not the subject of a journal.
-    """
-    parts = subject.split(".")
-    if len(parts) != 7 or parts[:3] != ["forerun", "v1", "event"]:
-        raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "not the subject of a journal")
-    return identifier(parts[4]), identifier(parts[5]), identifier(parts[6])
-
-
 def ledger(tenant: str, session: str) -> str:
     """The ledger lines of a session."""
     return f"{PREFIX}.ledger.{token(tenant)}.{token(session)}"
-
-
-def ledger_of_tenant(tenant: str) -> str:
-    """The pattern of all ledger lines of one tenant."""
-    return f"{PREFIX}.ledger.{token(tenant)}.>"
 
 
 def audit(tenant: str) -> str:

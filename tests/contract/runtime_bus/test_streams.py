@@ -165,8 +165,9 @@ async def test_purging_a_tenant_leaves_the_others_and_resets_the_expectation(pla
     await append(bus)
     await append(bus, subject=OTHER)
     await append(bus, subject=kept)
-    assert await bus.purge(EVENTS, subjects.events_of_tenant("tenant")) == 2
-    assert await bus.purge(EVENTS, subjects.events_of_tenant("tenant")) == 0
+    pattern = f"{subjects.PREFIX}.event.*.{subjects.token('tenant')}.>"
+    assert await bus.purge(EVENTS, pattern) == 2
+    assert await bus.purge(EVENTS, pattern) == 0
     assert await bus.read(JOURNAL, limit=9) == []
     assert len(await bus.read(kept, limit=9)) == 1
     await append(bus, expected_last_sequence=0)

@@ -122,7 +122,7 @@ async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pl
     async def letter(message: Message) -> None:
         dead.put_nowait(message)
 
-    await bus.subscribe(subjects.ledger_of_tenant("t"), line, pending_messages=100)
+    await bus.subscribe(f"{subjects.PREFIX}.ledger.{subjects.token('t')}.>", line, pending_messages=100)
     await bus.subscribe(subjects.dead_letter(AUDITS, "verifier"), letter, pending_messages=100)
 
     async def report() -> None:

@@ -83,11 +83,6 @@ class SessionMachine:
         """Authoritative calls that are not answered yet."""
         return self._calls.unanswered
 
-    @property
-    def speculating(self) -> int:
-        """Open speculations."""
-        return len(self._speculations)
-
     # ------------------------------------------------------------ inputs of the agent
 
     def open(self, event: SessionOpened, now: float) -> list[Effect]:
