@@ -69,7 +69,9 @@ async def test_tools_answer(platform: Platform, tools: ToolServer) -> None:
 
 
 async def test_the_quickstart_of_the_readme(platform: Platform) -> None:
-    code, output = await command(platform, str(REPOSITORY / "sdk" / "python" / "examples" / "quickstart.py"))
+    example = REPOSITORY / "sdk" / "python" / "examples" / "quickstart.py"
+    assert f"```python\n{example.read_text()}```" in (REPOSITORY / "README.md").read_text(), "the very same lines"
+    code, output = await command(platform, str(example))
     assert (code, output) == (0, "{'city': 'Oslo', 'degrees': 24} direct\n{'city': 'Rome', 'degrees': 24} direct\n")
 
 
