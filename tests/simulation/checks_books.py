@@ -10,7 +10,7 @@ from forerun.v1 import common_pb2, ledger_pb2
 from tests.simulation.evidence import HITS, Evidence, line_key, outcome_of
 from tests.simulation.files import FILE_TOOLS
 from tests.simulation.nemesis import CALM, REPLICAS
-from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
+from tests.simulation.world import NOT_REPEATABLE, SHARED_WRITES, SPECULABLE, Execution
 
 _BREATH_SECONDS: Final = 0.01
 _ROUNDING_SECONDS: Final = 1e-6
@@ -131,9 +131,9 @@ def purses(evidence: Evidence) -> Iterator[str]:
         return
     (policy,) = evidence.nemesis.policies
     started = {one.key: one for one in evidence.world.log if one.speculative}
-    # So does what depends on a write that may still come, of which no line says so.
+    # So does what depends on a shared write that may still come, of which no line says so.
     begun_at = evidence.wiretap.begun_at
-    unseen = _UNSEEN_MOST if any(totals.refused.get("being_written") for totals in evidence.totals) else 0
+    unseen = _UNSEEN_MOST if any(_may_come(line) for line in evidence.lines) else 0
     at = evidence.epoch_seconds
     for session in evidence.diary.sessions:
         if evidence.tap.epochs[session] != 1:
@@ -166,6 +166,12 @@ def purses(evidence: Evidence) -> Iterator[str]:
             )
             if credit >= 1.0 + policy.credits_per_call * 2:
                 yield f"7: {session} was refused a credit at {now:.3f} and had {credit:.1f}"
+
+
+def _may_come(line: ledger_pb2.LedgerLine) -> bool:
+    """The write of a shared resource that ended without its tool's answer."""
+    call = line.kind == ledger_pb2.LEDGER_KIND_CALL and line.status != common_pb2.CALL_STATUS_OK
+    return call and line.tool in SHARED_WRITES
 
 
 def _ended(execution: Execution | None, closed_at: float) -> float:

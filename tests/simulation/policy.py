@@ -50,7 +50,7 @@ def draw_policy(chance: random.Random, *, first: bool) -> Policy:
     """A policy. The first one of a run speculates; later ones may not."""
     mode = "MODE_EXACT" if first or chance.random() < 0.8 else chance.choice(["MODE_SHADOW", "MODE_OFF"])
     concurrent, per_session = chance.randint(2, 12), chance.choice([1, 2, 4, 8])
-    credits, per_call = chance.choice([1.0, 2.0, 8.0, 16.0]), chance.choice([0.1, 0.3, 1.0, 2.0])
+    credits, per_call = chance.choice([2.0, 2.0, 8.0, 16.0]), chance.choice([0.1, 0.1, 0.3, 1.0])
     policy = {
         "name": "simulated",
         "mode": mode,

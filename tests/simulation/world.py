@@ -30,6 +30,8 @@ WRITES: Final = frozenset({"set", "put", "move", "sell", "sync_view", "pop"})
 """Tools that change something."""
 NOT_REPEATABLE: Final = WRITES - {"put"}
 """Tools whose calls may run once at most."""
+SHARED_WRITES: Final = frozenset({"sell", "sync_view"})
+"""Tools that change what all sessions of a tenant see."""
 _ANSWERS_COUNT: Final = frozenset({"get", "calc", "clock"})
 """Tools whose answers decide what is asked next, or are judged by their content."""
 _GARBAGE: Final = b"\xff\xfe\x00{"
