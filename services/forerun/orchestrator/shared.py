@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from forerun.core.freshness import UNSETTLED, bumps
 from forerun.core.unsettled import OwnWrites, Unsettled
 from forerun.runtime.bus import Bus, Entry, KeyConflict
 from forerun.runtime.topology import GENERATIONS
+
+_T = TypeVar("_T")
 
 _INDEX: Final = "unsettled"
 _ATTEMPTS: Final = 8
@@ -81,9 +83,7 @@ class SharedGenerations:
             Unavailable: they cannot be read, so nothing that depends on them may be committed.
         """
         wanted, known = tuple(marks), self._newest
-        index, *entries = await asyncio.gather(
-            self._bucket.get(_key(tenant, _INDEX)), *(self._bucket.get(_key(tenant, mark)) for mark in wanted)
-        )
+        index, *entries = await _together(self._bucket.get(_key(tenant, mark)) for mark in (_INDEX, *wanted))
         revisions = [0 if entry is None else entry.revision for entry in entries]
         if max(revisions, default=0) > known:
             # Something was counted that nobody here had seen when this began. What was registered before that count
@@ -137,11 +137,11 @@ class SharedGenerations:
             await self._bump(tenant, keys)
         else:
             # In any order: what is read between the two is from after the write, and stale at worst.
-            await asyncio.gather(self._bump(tenant, keys), self._store(tenant, part))
+            await _together((self._bump(tenant, keys), self._store(tenant, part)))
 
     async def _bump(self, tenant: str, keys: Iterable[str]) -> None:
         """Counts once for all keys. A count too many only makes results stale."""
-        await asyncio.gather(*(self._bucket.put(_key(tenant, mark), b"") for mark in bumps(keys)))
+        await _together(self._bucket.put(_key(tenant, mark), b"") for mark in bumps(keys))
 
     def _part(self, tenant: str) -> _Part:
         part = self._parts.get(tenant)
@@ -208,6 +208,16 @@ class SharedGenerations:
 
 def _idle(part: _Part, now: float) -> bool:
     return part.stored == part.changes and not part.turn.locked() and not part.writes.part(now)
+
+
+async def _together(work: Iterable[Awaitable[_T]]) -> list[_T]:
+    """All results; the first error once everything has ended, so that nothing goes on behind the caller's back."""
+    results: list[_T] = []
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results
 
 
 def _key(tenant: str, mark: str) -> str:

@@ -14,6 +14,7 @@ from forerun.core.resources import ROOT
 from forerun.orchestrator.shared import SharedGenerations
 from forerun.runtime.bus import Entry, KeyValue
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
+from forerun.runtime.bus_memory_faults import AppendFault, Faults
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import Unavailable
 from forerun.runtime.ids import Ids
@@ -310,3 +311,20 @@ def test_who_sees_the_count_of_a_write_sees_that_it_runs_or_may_go_on(
         assert (await reading)["self:stock/7"] >= UNSETTLED
 
     run(scenario)
+
+
+def test_a_count_that_fails_leaves_nothing_behind_that_still_counts() -> None:
+    class FirstRefusedThenLost(Faults):
+        asked = 0
+
+        def append(self, client: str, subject: str) -> AppendFault:
+            self.asked += 1
+            return AppendFault.REFUSED if self.asked == 1 else AppendFault.LOST
+
+    async def main(clock: Clock, ids: Ids) -> None:
+        shared = SharedGenerations(MemoryBus(MemoryBroker(clock, faults=FirstRefusedThenLost())), "one", clock.now)
+        with pytest.raises(Unavailable):
+            await end(shared, 7)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main)
