@@ -66,6 +66,19 @@ SERVICES: Final = (
 )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says itself what it does not know, with its own usage; argparse leaves that to the outermost parser."""
+
+    def parse_known_args(  # type: ignore[override]  # the overloads of the standard library say the same
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parses, and ends the process with code 2 where something is left over."""
+        parsed, left_over = super().parse_known_args(args, namespace)
+        if left_over:
+            self.error(f"unrecognized arguments: {' '.join(left_over)}")
+        return parsed, left_over
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -77,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = next((one for one in COMMANDS if one.name == name and _is_built(one)), None)
     if command is None:
         return _without_command(given)
-    parser = argparse.ArgumentParser(prog="forerun")
+    parser: argparse.ArgumentParser = _Parser(prog="forerun")
     run = _add(command, parser.add_subparsers(required=True))
     return run(parser.parse_args(given))
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from forerun.core.contracts import Contract, ResourceTemplate, Scope, repeatable
-from forerun.runtime.errors import ForerunError
+from forerun.runtime.errors import ErrorReason, ForerunError
 from forerun.runtime.policy import Policy, contract_message, policies_of, read_policy_file
-from forerun.runtime.settings import EXIT_FAILED
+from forerun.runtime.settings import EXIT_FAILED, EXIT_MISSING
 from forerun.v1 import policy_pb2
 
 _PIPE_WIDTH = 200
@@ -28,7 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     check = actions.add_parser(
         "check",
         help="check a file and show what it means",
-        description="Checks a policy file and shows each tool's effective contract. Exit code 1: it cannot be used.",
+        description="Checks a policy file and shows each tool's effective contract. Exit code 1: it cannot be used, "
+        "3: it cannot be read.",
     )
     check.add_argument("file", type=Path, metavar="FILE")
     check.add_argument("--json", action="store_true", help="print one JSON object")
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         policies = policies_of(message).items
     except ForerunError as error:
         Console(stderr=True, highlight=False).print(error.message, style="red", markup=False)
-        return EXIT_FAILED
+        return EXIT_MISSING if error.reason is ErrorReason.DEPENDENCY_MISSING else EXIT_FAILED
     unused = _without_contract(message, policies)
     if args.json:
         sys.stdout.write(json.dumps(_as_json(policies, unused)) + "\n")

@@ -45,8 +45,8 @@ _MAX_FILE_BYTES = 4 * 1024 * 1024
 class PolicyError(FailedPrecondition):
     """A policy cannot be used. The message names the file, the place and the fix."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorReason.POLICY_INVALID, message)
+    def __init__(self, message: str, reason: ErrorReason = ErrorReason.POLICY_INVALID) -> None:
+        super().__init__(reason, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +270,14 @@ def read_policy_file(path: Path) -> policy_pb2.PolicyFile:
     """Reads a YAML file of the contract's PolicyFile, in protobuf's JSON mapping (either spelling of field names).
 
     Raises:
-        PolicyError: it cannot be read, or holds an unknown field or a wrong value.
+        PolicyError: it cannot be read (`DEPENDENCY_MISSING`), or holds an unknown field or a wrong value.
     """
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise PolicyError(f"the policy file {path} cannot be read: {error.strerror}") from error
+        raise PolicyError(
+            f"the policy file {path} cannot be read: {error.strerror}", ErrorReason.DEPENDENCY_MISSING
+        ) from error
     if len(raw) > _MAX_FILE_BYTES:
         raise PolicyError(f"the policy file {path} has {len(raw)} bytes; at most {_MAX_FILE_BYTES} are read")
     return parse_policy(raw.decode("utf-8", "replace"), str(path))

@@ -29,8 +29,11 @@ EXIT_WRONG_USE: Final = 2
 EXIT_MISSING: Final = 3
 
 # Kubernetes adds such variables for every Service of the namespace; a Service named "forerun-sandbox" would look like
-# settings of ours.
-_SERVICE_LINK: Final = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")
+# settings of ours. The value is looked at as well: PORT=7400 is somebody's mistake, PORT=tcp://10.0.0.1:7400 is not.
+_SERVICE_LINK: Final = re.compile(
+    r"SERVICE_HOST=.+|SERVICE_PORT(_[A-Z0-9_]+)?=\d+|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.+"
+    r"|PORT_\d+_(TCP|UDP|SCTP)_(PROTO=[a-z]+|PORT=\d+|ADDR=.+)"
+)
 _ADDRESS: Final = re.compile(r"(.+:\d{1,5}|unix:.+)")
 _MAX_SECRET_BYTES: Final = 64 * 1024
 _MASK: Final = "**********"
@@ -255,10 +258,10 @@ def _unknown_variables(kind: type[ServiceSettings]) -> Iterator[str]:
     prefix = kind.variable()
     known = {kind.variable(name) for name in kind.model_fields}
     groups = tuple(kind.variable(name) + "__" for name, field in kind.model_fields.items() if _group(field))
-    for variable in os.environ:
+    for variable, value in os.environ.items():
         if not variable.upper().startswith(prefix) or variable.upper() in known or variable.upper().startswith(groups):
             continue
-        if not _SERVICE_LINK.fullmatch(variable[len(prefix) :]):
+        if not _SERVICE_LINK.fullmatch(f"{variable[len(prefix) :]}={value}"):
             yield variable
 
 

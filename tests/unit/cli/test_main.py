@@ -45,6 +45,28 @@ def test_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["up"],
+        ["demo"],
+        ["replay", "f"],
+        ["policy", "check", "f"],
+        ["plan", "check", "f"],
+        ["off"],
+        ["on"],
+        ["verifier"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_options_show_the_usage_of_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*words, "--bogus"])
+    assert caught.value.code == 2
+    command = " ".join(word for word in words if word != "f")
+    assert capsys.readouterr().err.startswith(f"usage: forerun {command} [-h]")
+
+
 def test_a_service_is_dispatched(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_VERIFIER_AUDITS_AT_ONCE", "3")
     assert main(["verifier", "--print-settings"]) == 0
@@ -85,6 +107,17 @@ def test_a_policy_file_that_cannot_be_used(
     file.write_text(text)
     assert main(["policy", "check", str(file)]) == 1
     assert problem in capsys.readouterr().err
+
+
+def test_a_policy_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "check", str(tmp_path / "policy.yaml")]) == 3
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_looking_at_this_machine_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_DATA", str(tmp_path / "state" / "forerun"))
+    assert main(["up", "--check", "--port", "0"]) == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_switch_without_a_platform(

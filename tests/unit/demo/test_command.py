@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,19 @@ def test_what_is_missing_is_said_in_one_line_also_from_within_a_session(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [f"forerun demo: {error.message}"]
+
+
+def test_a_platform_that_cannot_be_used_leaves_nothing_behind(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORERUN_DATA", str(tmp_path / "state" / "forerun"))
+    monkeypatch.delenv("FORERUN_TOKEN", raising=False)
+    target = f"127.0.0.1:{unused_tcp_port}"
+    assert command.run(parsed("--target", target)) == 3
+    assert "FORERUN_TOKEN" in capsys.readouterr().err
+    monkeypatch.setenv("FORERUN_TOKEN", "none")
+    assert command.run(parsed("--target", target)) == 3
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError])

@@ -67,6 +67,9 @@ def test_defaults_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "value", "message"),
     [
         ("SHUTDOWN_SECOND", "7", "unknown setting FORERUN_WIDGET_SHUTDOWN_SECOND"),
+        ("PORT", "7400", "unknown setting FORERUN_WIDGET_PORT"),
+        ("PORT", "abc", "unknown setting FORERUN_WIDGET_PORT"),
+        ("SERVICE_PORT", "any", "unknown setting FORERUN_WIDGET_SERVICE_PORT"),
         ("SLOTS__AUTHORITATIV", "7", "FORERUN_WIDGET_SLOTS__AUTHORITATIV: Extra inputs"),
         ("SLOTS__AUTHORITATIVE", "0", "FORERUN_WIDGET_SLOTS__AUTHORITATIVE: Input should be greater"),
         ("SHUTDOWN_SECONDS", "soon", "FORERUN_WIDGET_SHUTDOWN_SECONDS: Input should be a valid number"),
@@ -90,6 +93,8 @@ def test_variables_that_kubernetes_adds_for_services_are_no_settings(monkeypatch
         "PORT": "tcp://10.0.0.1:7400",
         "PORT_7400_TCP": "tcp://10.0.0.1:7400",
         "PORT_7400_TCP_ADDR": "10.0.0.1",
+        "PORT_7400_TCP_PORT": "7400",
+        "PORT_7400_TCP_PROTO": "tcp",
     }.items():
         monkeypatch.setenv(f"FORERUN_WIDGET_{name}", value)
     load_settings(WidgetSettings)

@@ -49,15 +49,21 @@ def test_ports_are_free_and_outside_of_the_kernels_own_range() -> None:
 
 def test_a_directory_is_used_by_one_platform_at_a_time(tmp_path: Path) -> None:
     first, second = DataDirectory(tmp_path / "data"), DataDirectory(tmp_path / "data")
+    second.look()
+    assert list(tmp_path.iterdir()) == []
     first.lock()
-    with pytest.raises(FailedPrecondition, match="--data"):
-        second.lock()
+    for attempt in (second.lock, second.look):
+        with pytest.raises(FailedPrecondition, match="--data"):
+            attempt()
     first.release()
+    second.look()
     second.lock()
     second.release()
     (tmp_path / "file").touch()
-    with pytest.raises(FailedPrecondition, match="cannot be used"):
-        DataDirectory(tmp_path / "file").lock()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        for attempt in (DataDirectory(path).lock, DataDirectory(path).look):
+            with pytest.raises(FailedPrecondition, match="cannot be used"):
+                attempt()
 
 
 def test_the_users_token_stays_and_the_others_change(tmp_path: Path) -> None:
@@ -145,6 +151,8 @@ def test_pauses_grow_and_end() -> None:
     assert backoff.next_seconds(0.1) is None
     patient = Backoff()
     assert {patient.next_seconds(60.0) for _ in range(100)} == {0.2}
+    # Whoever kills it knows why it ended.
+    assert {patient.next_seconds(0.1, asked_for=True) for _ in range(100)} == {0.2}
 
 
 def test_the_end_of_a_log(tmp_path: Path) -> None:

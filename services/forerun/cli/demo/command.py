@@ -19,7 +19,7 @@ from rich.console import Console
 from forerun.cli.demo.connection import ClientPlatform
 from forerun.cli.demo.draws import FAST_SCALE, Draws
 from forerun.cli.demo.figures import Figures, figures
-from forerun.cli.demo.host import own_platform, running_platform
+from forerun.cli.demo.host import check_running, own_platform, running_platform
 from forerun.cli.demo.report import Progress, most_telling, print_table, print_timeline, print_times
 from forerun.cli.demo.runs import Run
 from forerun.cli.demo.show import FAST, PLAIN, Show, Shown
@@ -78,6 +78,8 @@ async def _demo(args: argparse.Namespace, data: Path, people: Console, errors: C
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     print_times(people, draws.scale)
+    if args.target:
+        await check_running(args.target)
     errors.print("starting tools and platform")
     async with toolbench(data / "tools", draws) as tools:
         host = (

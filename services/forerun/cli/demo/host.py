@@ -57,6 +57,16 @@ async def own_platform(data_dir: Path, tools: Toolbench, *, concurrency: int) ->
         yield Host(client, surroundings)
 
 
+async def check_running(address: str) -> None:
+    """Opens a session at a platform that should run already, before anything is made for it.
+
+    Raises:
+        ForerunClientError: It cannot be reached, no token is known, or it refuses the token.
+    """
+    async with AsyncClient(address) as client, client.session(_PROBE, mode=Mode.OFF, label=f"{_PROBE}.{_PROBE}"):
+        pass
+
+
 @contextlib.asynccontextmanager
 async def running_platform(address: str, tools: Toolbench) -> AsyncIterator[Host]:
     """Uses a platform that was started with the demo's policy file.

@@ -38,7 +38,7 @@ class Finding:
 
 
 async def check(data_dir: Path, policy_file: Path | None, port: int) -> list[Finding]:
-    """Looks at everything that a platform needs."""
+    """Looks at everything that a platform needs; starts and makes nothing."""
     return [
         _python(),
         _attempt("nats-server", lambda: str(find_server())),
@@ -81,8 +81,7 @@ def _port(port: int) -> Finding:
 
 def _directory(data_dir: Path) -> str:
     directory = DataDirectory(data_dir.absolute())
-    directory.lock()
-    directory.release()
+    directory.look()
     return str(directory.path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import getpass
 import json
@@ -90,6 +91,20 @@ class DataDirectory:
         """A service's own data."""
         return self.path / service
 
+    def look(self) -> None:
+        """Tells whether `lock` would get the directory, and makes nothing.
+
+        Raises:
+            FailedPrecondition: see `lock`.
+        """
+        there = self.path
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise self._unusable(f"{there} is no directory" if not there.is_dir() else f"{there} cannot be written")
+        with contextlib.suppress(FileNotFoundError):
+            os.close(self._locked(os.open(self._lock_file, os.O_RDWR | os.O_CLOEXEC)))
+
     def lock(self) -> None:
         """Takes the directory for this process.
 
@@ -100,13 +115,23 @@ class DataDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             for folder in ("secrets", "logs", "tool-secrets"):
                 (self.path / folder).mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise FailedPrecondition(
-                ErrorReason.SETTING_INVALID,
-                f"the data directory {self.path} cannot be used: {error.strerror}; choose another one with --data",
-                metadata={"directory": str(self.path)},
-            ) from error
+            raise self._unusable(error.strerror or "it cannot be written") from error
+        self._lock = self._locked(descriptor)
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.path / "lock"
+
+    def _unusable(self, why: str) -> FailedPrecondition:
+        return FailedPrecondition(
+            ErrorReason.SETTING_INVALID,
+            f"the data directory {self.path} cannot be used: {why}; choose another one with --data",
+            metadata={"directory": str(self.path)},
+        )
+
+    def _locked(self, descriptor: int) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -116,7 +141,7 @@ class DataDirectory:
                 f"a platform runs in {self.path} already; stop it, or choose another directory with --data",
                 metadata={"directory": str(self.path)},
             ) from error
-        self._lock = descriptor
+        return descriptor
 
     def release(self) -> None:
         """Lets others have the directory."""
