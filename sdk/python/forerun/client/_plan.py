@@ -70,6 +70,7 @@ class PlanTask:
         after: Tasks that must have ended before, however they ended.
         timeout_seconds: Longest execution. None: the tool's own limit.
         on_failure: What its failure does. None: what the plan says.
+        literal: The arguments are a model's own: a `$` in them is a `$`.
     """
 
     id: str
@@ -78,6 +79,7 @@ class PlanTask:
     after: Sequence[str] = ()
     timeout_seconds: float | None = None
     on_failure: OnFailure | None = None
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +368,7 @@ def _message(task: PlanTask) -> plan_pb2.PlanTask:
         arguments=encode_arguments(task.arguments),
         after=task.after,
         on_failure=policy_message(task.on_failure),
+        literal=task.literal,
     )
     if task.timeout_seconds is not None:
         message.timeout_seconds = task.timeout_seconds

@@ -1,4 +1,4 @@
-"""`forerun plan check` and `draw`: what a plan would do, and in which order, before anything runs."""
+"""`forerun plan check`, `draw` and `run`: what a plan would do and in which order, before it runs and when it does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from forerun.cli.plan.drawing import draw, effect_of, named
+from forerun.cli.plan.running import run_plan
 from forerun.cli.plan.source import FORMATS, Source, Tools, read_plan, read_tools
 from forerun.cli.plan.svg import svg
 from forerun.core import limits
@@ -26,7 +27,9 @@ _WORKSPACE_ROOT = "/workspace"
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Adds `plan` to the command line."""
-    parser = subparsers.add_parser("plan", help="look at plans", description="Looks at plans before they run.")
+    parser = subparsers.add_parser(
+        "plan", help="look at plans, and run them", description="Looks at plans, and runs them."
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser(
         "check",
@@ -36,7 +39,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     check.add_argument("--json", action="store_true", help="print one JSON object")
     drawing = actions.add_parser("draw", help="draw a plan", description="Draws a plan in the terminal or as SVG.")
     drawing.add_argument("--svg", type=Path, metavar="OUT", help="write a picture instead")
-    for action in (check, drawing):
+    running = actions.add_parser(
+        "run",
+        help="run a plan on the platform",
+        description="Runs a plan on the platform of FORERUN_ADDRESS with FORERUN_TOKEN, else on the one that "
+        "`forerun up` started here. Exit code 1: it is no plan, or it failed.",
+    )
+    running.add_argument("--agent", default="plan", metavar="NAME", help="name of the agent (default: plan)")
+    running.add_argument("--json", action="store_true", help="print one JSON object")
+    for action in (check, drawing, running):
         action.add_argument(
             "file",
             type=Path,
@@ -57,7 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
-    as_json = args.action == "check" and args.json
+    as_json = args.action != "draw" and args.json
     try:
         tools = read_tools(args.policy)
         source = read_plan(args.file, tools, args.format)
@@ -71,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         if as_json:
             sys.stdout.write(json.dumps({"fine": False, "problems": _problems(error)}) + "\n")
         return _failed(_as_lines(args.file, error), EXIT_FAILED)
+    if args.action == "run":
+        return run_plan(source, args.agent, as_json=as_json)
     if as_json:
         sys.stdout.write(json.dumps(_as_json(source, analysis)) + "\n")
         return 0
