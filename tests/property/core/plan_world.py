@@ -249,14 +249,14 @@ def one_after_another(world: World) -> tuple[State, dict[str, tuple[TaskStatus, 
         if any(ends[one.task][0] is not TaskStatus.OK for one in template.references):
             ends[task.id] = (TaskStatus.SKIPPED, b"") if actual.status not in STOPPED else (actual.status, b"")
             continue
-        try:
-            arguments = template.resolve(lambda one: value_of(ends[one][1], "application/json"))
-        except ReferenceProblem:
-            ends[task.id] = (TaskStatus.REJECTED if actual.status not in STOPPED else actual.status, b"")
-            continue
         stopped = actual.status in STOPPED or (actual.cause is not None and actual.cause.reason in PLAN_ENDED)
         if stopped and task.id not in world.applied:
             ends[task.id] = (actual.status, b"")
+            continue
+        try:
+            arguments = template.resolve(lambda one: value_of(ends[one][1], "application/json"))
+        except ReferenceProblem:
+            ends[task.id] = (TaskStatus.REJECTED, b"")
             continue
         status = failing(arguments)
         content = canonical(state.call(task.tool, arguments)) if status is TaskStatus.OK else b""
