@@ -123,10 +123,19 @@ def estimate(
 
 @dataclass(slots=True)
 class Purse:
-    """The budget of one session: reserved before, settled after, returned when it was not used."""
+    """The budget of one session: reserved before, settled after, returned when it was not used.
+
+    Attributes:
+        limits: What it may hold.
+        credits: Waste credits that are there now.
+        earned: Waste credits that calls have earned so far.
+        money: Money that is left.
+        running: Speculations that run.
+    """
 
     limits: Limits
     credits: float = field(init=False)
+    earned: float = 0.0
     money: float = field(init=False)
     running: int = 0
 
@@ -148,7 +157,9 @@ class Purse:
 
     def earn(self) -> None:
         """An authoritative call earns its share of a credit."""
-        self.credits = min(self.limits.maximum_credits, self.credits + self.limits.credits_per_call)
+        before = self.credits
+        self.credits = min(self.limits.maximum_credits, before + self.limits.credits_per_call)
+        self.earned += self.credits - before
 
     def refusal(self, money: float) -> Refusal | None:
         """Why a reservation would be refused now, or None."""

@@ -63,15 +63,29 @@ class Site:
 
 @dataclass(slots=True)
 class Sites:
-    """The call sites of one (tenant, agent), bounded: the least recently used one is forgotten."""
+    """The call sites of one (tenant, agent), bounded: the least recently used one is forgotten.
+
+    Attributes:
+        bound: Most sites.
+        table: The sites, the least recently used first.
+        off: How many of them are off.
+    """
 
     bound: int = 4096
     table: dict[str, Site] = field(default_factory=dict)
+    off: int = 0
 
     def get(self, key: str) -> Site:
         """The site's record, made new where there is none."""
         site = self.table.pop(key, None) or Site()
         self.table[key] = site
         if len(self.table) > self.bound:
-            self.table.pop(next(iter(self.table)))
+            self.off -= not self.table.pop(next(iter(self.table))).on
         return site
+
+    def learn(self, key: str, gain: float, *, probability: float, hit: bool) -> None:
+        """Takes one ended speculation of a site; see `Site.learn`."""
+        site = self.get(key)
+        was_on = site.on
+        site.learn(gain, probability=probability, hit=hit)
+        self.off += was_on - site.on

@@ -73,6 +73,7 @@ class _Room:
         engine: Orchestrator
 
         def refresh() -> None:
+            observer.enabled(switch.on_for_some)
             engine.refresh()
 
         def tools_changed() -> None:
@@ -124,6 +125,7 @@ class _Room:
         )
         await policies.start()
         await switch.start()
+        observer.enabled(switch.on_for_some)
         self._subscriptions = [
             await bus.subscribe(
                 subjects.candidates(replica),

@@ -33,6 +33,7 @@ from forerun.runtime.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from forerun.runtime.metrics_table import SessionResult
 from forerun.v1 import prediction_pb2, session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
@@ -307,16 +308,17 @@ class Orchestrator:
         session.tools = own | dict(tools)
 
     async def sweep(self) -> None:
-        """Ends sessions whose client is gone or silent."""
+        """Ends sessions whose client is gone or silent, and counts what changes slowly."""
         now = asyncio.get_running_loop().time()
         self._journals = [journal for journal in self._journals if not journal.closed]
         for runner in list(self._runners.values()):
             idle = now - runner.used_at
             if runner.outlet.streamed and not runner.outlet.attached and not runner.session.machine.running:
                 if idle > self._p.settings.reconnect_seconds:
-                    runner.close("the client went away")
+                    runner.close("the client went away", SessionResult.IDLE)
             elif idle > self._p.settings.session_idle_seconds and not runner.session.machine.running:
-                runner.close("idle")
+                runner.close("idle", SessionResult.IDLE)
+        self._p.ports.observer.sites(*self._opening.sites())
 
     def _ended(self, runner: Runner) -> None:
         key = (runner.session.caller.tenant, runner.session.context.session)

@@ -146,7 +146,8 @@ class Observer:
             self._metrics.add(m.WASTED_SECONDS, entry.wasted_seconds, kind="tool")
             self._metrics.add(m.SAVED_ESTIMATED_SECONDS, entry.saved_seconds, kind="tool")
             self._metrics.add(m.GOVERNOR_DECISIONS, reason="launched", kind="tool")
-            if not entry.outcome.hit and entry.cost_money:
+            if not entry.outcome.hit:
+                self._metrics.add(m.WASTE_CREDITS_SPENT)
                 self._metrics.add(m.WASTED_COST, entry.cost_money, currency="usd")
         elif entry.kind is EntryKind.EARLY and entry.outcome is not None:
             self._metrics.add(m.EARLY_READS, outcome=entry.outcome)
@@ -174,6 +175,23 @@ class Observer:
         if entry.status is CallStatus.OUTCOME_UNKNOWN:
             self._metrics.add(m.OUTCOME_UNKNOWN)
 
+    def earned(self, credits: float) -> None:
+        """Calls have earned waste credits."""
+        self._metrics.add(m.WASTE_CREDITS_EARNED, credits)
+
     def sessions(self, count: int) -> None:
         """How many sessions are open."""
         self._metrics.set(m.SESSIONS_OPEN, float(count))
+
+    def ended(self, result: m.SessionResult) -> None:
+        """A session has ended here."""
+        self._metrics.add(m.SESSIONS, result=result)
+
+    def sites(self, on: int, off: int) -> None:
+        """How many call sites speculate, and how many were turned off."""
+        self._metrics.set(m.CALL_SITES, float(on), state="on")
+        self._metrics.set(m.CALL_SITES, float(off), state="off")
+
+    def enabled(self, on: bool) -> None:
+        """Speculation is switched on or off for all."""
+        self._metrics.set(m.SPECULATION_ENABLED, 1.0 if on else 0.0)

@@ -221,6 +221,11 @@ class Opening:
         asked = mode_of(wanted)  # type: ignore[arg-type]
         return min(asked, policy.mode, key=lambda mode: mode.rank)
 
+    def sites(self) -> tuple[int, int]:
+        """How many call sites are on, and how many off."""
+        off = sum(table.off for table in self._sites.values())
+        return sum(len(table.table) for table in self._sites.values()) - off, off
+
     def _site_table(self, tenant: str, agent: str) -> Sites:
         key = (tenant, agent)
         table = self._sites.pop(key, None) or Sites()

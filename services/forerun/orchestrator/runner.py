@@ -36,6 +36,7 @@ from forerun.orchestrator.records import ledger_line, totals_message
 from forerun.orchestrator.session import Session
 from forerun.runtime import subjects
 from forerun.runtime.errors import Aborted, ErrorReason, ForerunError
+from forerun.runtime.metrics_table import SessionResult
 from forerun.v1 import session_pb2
 
 _LOG: Final = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Runner:
         self._ended = ended
         self._executions = Executions(session, ports, self.outlet.client_tools, self.step, self._finished)
         self._unanswered = 0
+        self._earned = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
@@ -83,6 +85,7 @@ class Runner:
         """
         self.apply(self.session.machine.lose("the replica ends", self._now()))
         self.leaving = True
+        self._ports.observer.ended(SessionResult.SENT_ON)
         if self._timer is not None:
             self._timer.cancel()
         self.outlet.disconnect()
@@ -98,6 +101,9 @@ class Runner:
         open_calls = self.session.machine.unanswered
         self._ports.places.unanswered(open_calls - self._unanswered)
         self._unanswered = open_calls
+        earned = self.session.machine.credits_earned
+        self._ports.observer.earned(earned - self._earned)
+        self._earned = earned
         if self.leaving:
             return
         for effect in effects:
@@ -270,10 +276,11 @@ class Runner:
 
     # ------------------------------------------------------------ the end
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, result: SessionResult = SessionResult.FINISHED) -> None:
         """Ends the session. Its client hears of it once all that ran has ended, or was given up; see `settled`."""
         if self.closed:
             return
+        self._ports.observer.ended(result)
         self._executions.ending = True
         self.apply(self.session.machine.close(reason, self._now()))
         self._end()
@@ -300,6 +307,8 @@ class Runner:
         """Another owner has the session."""
         if self.closed:
             return
+        if not self.leaving:
+            self._ports.observer.ended(SessionResult.TAKEN_OVER)
         self.apply(self.session.machine.lose("taken over", self._now()))
         self._end()
         self.settled.set()

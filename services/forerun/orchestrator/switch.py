@@ -48,6 +48,11 @@ class Switch:
         if self._subscription is not None:
             await self._subscription.close()
 
+    @property
+    def on_for_some(self) -> bool:
+        """False where speculation is off for everyone."""
+        return _ALL not in self._off
+
     def off(self, tenant: str) -> Off | None:
         """Why speculation is off for a tenant, or None."""
         return self._off.get(_ALL) or self._off.get(_key(tenant))

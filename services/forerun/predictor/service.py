@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc.aio
 
 from forerun.core import limits
+from forerun.predictor.engine.agent import rank_class
 from forerun.predictor.engine.engine import VERSION, Engine, Prediction, UnknownSession
 from forerun.predictor.follower import Follower, parse
 from forerun.predictor.store import ModelStore
@@ -103,6 +104,9 @@ class Listener:
             if len(self._agents) > limits.SESSIONS_PER_REPLICA * 2:
                 self._agents.pop(next(iter(self._agents)))
         self._store.changed(event.tenant, event.agent)
+        for probability, came in self._engine.take_judged(event.tenant, event.agent):
+            bucket = m.PROBABILITY.values[min(int(probability * 10.0), 9)]
+            self._metrics.add(m.CALIBRATION, bucket=bucket, result="same" if came else "different")
         return True
 
     async def _catch_up(self, subject: str) -> None:
@@ -127,6 +131,8 @@ class Listener:
         batch = self.predict(event.tenant, event.agent, event.session, event.number)
         if batch is not None:
             await self._bus.notify(subjects.candidates(owner), batch.SerializeToString())
+            for candidate in batch.candidates:
+                self._metrics.add(m.CANDIDATES, rank=rank_class(candidate.rank))
 
     def predict(self, tenant: str, agent: str, session: str, based_on: int) -> prediction_pb2.Candidates | None:
         """Candidates for a session, or None where it is not known."""

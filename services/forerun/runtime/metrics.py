@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
 
 from forerun.runtime import metrics_table
 from forerun.runtime.errors import Bug, ErrorReason, FailedPrecondition
@@ -33,6 +33,7 @@ class Metrics:
 
     def __init__(self, service: str | None) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # reads /proc when it is asked, not before
         self._families: dict[Metric, _Family] = {
             metric: _Family(metric, self.registry)
             for metric in METRICS
@@ -208,11 +209,27 @@ def reference() -> str:
             f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.meaning} | {services} "
             f"| {metric.series_bound()} |"
         )
-    lines += ["", "## Labels", "", "| label | of | meaning | values |", "| --- | --- | --- | --- |"]
+    lines += ["", *_PROCESS, "", "## Labels", "", "| label | of | meaning | values |", "| --- | --- | --- | --- |"]
     for label, names in _labels():
         values = ", ".join(f"`{value}`" for value in label.values) or f"up to {label.bound} distinct ones"
         lines.append(f"| `{label.name}` | {', '.join(f'`{name}`' for name in names)} | {label.meaning} | {values} |")
     return "\n".join(lines) + "\n"
+
+
+_PROCESS: Final = (
+    "## The process",
+    "",
+    "Every service also serves what the operating system knows of its process, under the usual names.",
+    "",
+    "| name | kind | unit | meaning |",
+    "| --- | --- | --- | --- |",
+    "| `process_open_fds` | gauge | {descriptor} | Open file descriptors, connections included. |",
+    "| `process_max_fds` | gauge | {descriptor} | The most there may be. |",
+    "| `process_resident_memory_bytes` | gauge | bytes | Memory in use. |",
+    "| `process_virtual_memory_bytes` | gauge | bytes | Address space in use. |",
+    "| `process_cpu_seconds_total` | counter | seconds | Time on processors, user and system. |",
+    "| `process_start_time_seconds` | gauge | seconds | When it started, as Unix time. |",
+)
 
 
 def _labels() -> list[tuple[Label, list[str]]]:

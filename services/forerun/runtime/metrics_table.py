@@ -79,46 +79,55 @@ class Metric:
         return combinations
 
 
+class SessionResult(StrEnum):
+    """How a session ended here."""
+
+    FINISHED = "finished"
+    IDLE = "idle"
+    TAKEN_OVER = "taken_over"
+    SENT_ON = "sent_on"
+
+
 def _values(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
 TOOL: Final = Label("tool", "name of the tool", bound=50)
 METHOD: Final = Label("method", "full name of the gRPC method", bound=60)
-POOL: Final = Label("pool", "name of the pool", bound=20)
 PROVIDER: Final = Label("provider", "name of the provider", bound=30)
 STREAM: Final = Label("stream", "name of the broker's stream", bound=20)
 CODE: Final = Label("code", "gRPC status", _values(code.name for code in grpc.StatusCode))
-KIND: Final = Label("kind", "what was run ahead", ("tool", "model", "plan", "race"))
+KIND: Final = Label("kind", "what was run ahead", ("tool", "race"))
 OUTCOME: Final = Label("outcome", "how it ended", _values(Outcome))
 SERVED: Final = Label("served", "how it was answered", _values(s for s in Served if s is not Served.UNSPECIFIED))
 REASON: Final = Label("reason", "why, `launched` if it was launched", ("launched", *_values(Refusal)))
 WINNER: Final = Label("winner", "the attempt that answered", ("first", "second"))
 MODE: Final = Label("mode", "on whose account", ("authoritative", "speculative", "audit"))
 PRIORITY: Final = Label("priority", "class of the work", ("authoritative", "speculative"))
-CURRENCY: Final = Label("currency", "unit of the cost", ("usd", "credits"))
+CURRENCY: Final = Label("currency", "unit of the cost", ("usd",))
 AUDIT_RESULT: Final = Label("result", "what the second execution gave", ("equal", "diverged", "failed", "skipped"))
 CERTIFIED: Final = Label("result", "the verifier's answer", ("certified", "contract", "taint", "stale", "failed"))
 PROBABILITY: Final = Label("bucket", "predicted probability, by tenths", tuple(f"0.{n}" for n in range(10)))
 CAME_TRUE: Final = Label("result", "what the agent did", ("same", "different"))
-ENGINE: Final = Label("engine", "which predictor", ("rules", "patterns", "sequence", "nearest", "model"))
-DRAFTER: Final = Label("drafter", "where the draft came from", ("session", "history", "call", "model"))
+RANK: Final = Label("rank", "place in its prediction; `3` is every further one", ("1", "2", "3"))
 RESULT: Final = Label("result", "how it went", ("ok", "failed"))
 LIMIT: Final = Label("limit", "which limit", ("memory", "pids", "cpu", "disk", "output", "wall_time"))
 OPERATION: Final = Label(
     "operation", "what was done", ("fork", "read", "write", "diff", "commit", "discard", "put", "get", "collect")
 )
 SLOT_STATE: Final = Label("state", "busy or configured", ("busy", "total"))
-SITE_STATE: Final = Label("state", "whether the call site speculates", ("on", "off", "cold"))
-BOUND: Final = Label("bound", "which bounded queue dropped", ("notifications", "chunks", "spans", "outbox"))
+SITE_STATE: Final = Label("state", "whether the call site speculates", ("on", "off"))
+SESSION_RESULT: Final = Label(
+    "result", "ended by its client, or because that was away or silent, or owned by others now", _values(SessionResult)
+)
+BOUND: Final = Label("bound", "which bounded queue dropped", ("notifications", "outbox"))
 
-ALL_SERVICES: Final = ("orchestrator", "predictor", "verifier", "snapshots", "sandbox", "gateway", "operator")
+ALL_SERVICES: Final = ("orchestrator", "predictor", "verifier", "snapshots", "sandbox")
 _ORCHESTRATOR: Final = ("orchestrator",)
 _SANDBOX: Final = ("sandbox",)
 _VERIFIER: Final = ("verifier",)
 _PREDICTOR: Final = ("predictor",)
 _SNAPSHOTS: Final = ("snapshots",)
-_OPERATOR: Final = ("operator",)
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -156,31 +165,24 @@ WASTED_SECONDS = Metric("forerun_wasted_seconds_total", _C, "seconds",
 WASTED_COST = Metric("forerun_wasted_cost_total", _C, "{currency}",
     "Cost of speculations that were not committed.", _ORCHESTRATOR, (CURRENCY,))
 WASTE_CREDITS_EARNED = Metric("forerun_waste_credits_earned_total", _C, "{credit}",
-    "Waste credits that authoritative calls earned.", _ORCHESTRATOR)
+    "Waste credits that authoritative calls earned; what a session has at its start comes on top.", _ORCHESTRATOR)
 WASTE_CREDITS_SPENT = Metric("forerun_waste_credits_spent_total", _C, "{credit}",
-    "Waste credits that discarded executions spent.", _ORCHESTRATOR)
+    "Waste credits that speculations spent that were not committed.", _ORCHESTRATOR)
 GOVERNOR_DECISIONS = Metric("forerun_governor_decisions_total", _C, "{candidate}",
     "Candidates the governor decided on.", _ORCHESTRATOR, (KIND, REASON))
-CALL_SITES = Metric("forerun_call_sites", _G, "{site}", "Call sites by state.", _ORCHESTRATOR, (SITE_STATE,))
-HARM_STOPS = Metric("forerun_harm_stops_total", _C, "{stop}",
-    "Times that proven harm set speculative capacity to zero.", _ORCHESTRATOR)
+CALL_SITES = Metric("forerun_call_sites", _G, "{site}",
+    "Call sites that had candidates, by whether they speculate.", _ORCHESTRATOR, (SITE_STATE,))
 SPECULATION_ENABLED = Metric("forerun_speculation_enabled", _G, "{flag}",
-    "1 while this process may speculate, 0 while it is switched off or stopped for harm.", _ORCHESTRATOR)
+    "1 while this process may speculate, 0 while speculation is switched off for all tenants.", _ORCHESTRATOR)
 
 # ---------------------------------------------------------------- executions and models
 TOOL_EXECUTIONS = Metric("forerun_tool_executions_total", _C, "{execution}",
     "Executions of tools; divided by authoritative calls this is the amplification.",
     ("orchestrator", "verifier"), (MODE,))
-MODEL_REQUESTS = Metric("forerun_model_requests_total", _C, "{request}",
-    "Requests to models.", ("orchestrator", "gateway"), (MODE,))
 PROVIDER_REQUESTS = Metric("forerun_provider_requests_total", _C, "{request}",
-    "Requests to rate-limited or billed providers.", ("sandbox", "gateway"), (PROVIDER, RESULT))
+    "Requests to rate-limited or billed providers.", _SANDBOX, (PROVIDER, RESULT))
 RATE_LIMITED = Metric("forerun_rate_limited_total", _C, "{request}",
-    "Requests that a provider's rate limit refused or delayed.", ("sandbox", "gateway"), (PROVIDER,))
-DRAFT_TOKENS_PROPOSED = Metric("forerun_draft_tokens_proposed_total", _C, "{token}",
-    "Tokens that drafts proposed to a model.", ("gateway",), (DRAFTER,))
-DRAFT_TOKENS_ACCEPTED = Metric("forerun_draft_tokens_accepted_total", _C, "{token}",
-    "Drafted tokens that the model accepted.", ("gateway",), (DRAFTER,))
+    "Requests that a provider's rate limit refused or delayed.", _SANDBOX, (PROVIDER,))
 
 # ---------------------------------------------------------------- time
 STEP_SECONDS = Metric("forerun_step_seconds", _H, "seconds",
@@ -200,10 +202,10 @@ SNAPSHOT_SECONDS = Metric("forerun_snapshot_operation_seconds", _H, "seconds",
 LOOP_LAG_SECONDS = Metric("forerun_event_loop_lag_seconds", _H, "seconds",
     "How late the event loop runs a timer; high values mean blocked or overloaded.", ALL_SERVICES)
 
-# ---------------------------------------------------------------- sessions, workers, pools
+# ---------------------------------------------------------------- sessions, workers
 SESSIONS_OPEN = Metric("forerun_sessions_open", _G, "{session}", "Sessions that are owned here.", _ORCHESTRATOR)
-SESSIONS = Metric("forerun_sessions_total", _C, "{session}", "Sessions that ended.", _ORCHESTRATOR,
-    (Label("result", "how the session ended", ("finished", "idle", "taken_over", "failed")),))
+SESSIONS = Metric("forerun_sessions_total", _C, "{session}", "Sessions that ended, or went to another owner.",
+    _ORCHESTRATOR, (SESSION_RESULT,))
 SLOTS = Metric("forerun_slots", _G, "{slot}", "Slots of a worker.", _SANDBOX, (PRIORITY, SLOT_STATE))
 PREEMPTIONS = Metric("forerun_preemptions_total", _C, "{execution}",
     "Speculative executions that were stopped for authoritative work.", _SANDBOX)
@@ -211,13 +213,10 @@ LIMIT_HITS = Metric("forerun_limit_hits_total", _C, "{execution}",
     "Executions that a limit ended.", _SANDBOX, (LIMIT,))
 ISOLATION = Metric("forerun_isolation_active", _G, "{flag}", "1 at the level of isolation that is active.", _SANDBOX,
     (Label("level", "the level", ("gvisor", "bubblewrap", "pod", "process")),))
-POOL_SIZE = Metric("forerun_pool_size", _G, "{runner}", "Runners of a pool that are ready.", _OPERATOR, (POOL,))
-POOL_DEMAND = Metric("forerun_pool_demand", _G, "{execution}",
-    "Outstanding work of a pool, work in progress included.", _OPERATOR, (POOL, PRIORITY))
 
 # ---------------------------------------------------------------- prediction, verification, state
 CANDIDATES = Metric("forerun_candidates_total", _C, "{candidate}",
-    "Candidates that were published.", _PREDICTOR, (ENGINE,))
+    "Candidates that were published.", _PREDICTOR, (RANK,))
 CALIBRATION = Metric("forerun_calibration_total", _C, "{candidate}",
     "Candidates whose truth is known, by predicted probability: same / all of a bucket should be near the bucket.",
     _PREDICTOR, (PROBABILITY, CAME_TRUE))

@@ -54,3 +54,18 @@ def test_the_least_recently_used_site_is_forgotten() -> None:
     assert sites.get("a") is first
     sites.get("c")
     assert set(sites.table) == {"a", "c"}
+
+
+def test_how_many_sites_are_off_is_known_also_when_some_are_forgotten() -> None:
+    sites = Sites(bound=2)
+    for _ in range(5):
+        sites.learn("a", -1.0, probability=0.9, hit=False)
+    assert (len(sites.table), sites.off) == (1, 1)
+    sites.learn("a", 20.0, probability=0.9, hit=True)
+    assert sites.off == 0
+    for _ in range(5):
+        sites.learn("a", -1.0, probability=0.9, hit=False)
+    sites.get("b")
+    assert (len(sites.table), sites.off) == (2, 1)
+    sites.get("c")
+    assert (list(sites.table), sites.off) == (["b", "c"], 0)

@@ -83,6 +83,11 @@ class SessionMachine:
         """Authoritative calls that are not answered yet."""
         return self._calls.unanswered
 
+    @property
+    def credits_earned(self) -> float:
+        """Waste credits that this session's calls have earned so far."""
+        return self._c.purse.earned
+
     # ------------------------------------------------------------ inputs of the agent
 
     def open(self, event: SessionOpened, now: float) -> list[Effect]:

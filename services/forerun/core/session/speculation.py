@@ -353,7 +353,8 @@ class Speculations:
         prices = self._c.policy.prices
         spent = 0.0 if outcome.hit else prices.slot_second_cost * seconds + speculation.money
         if outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED) and not speculation.early:
-            self._c.sites.get(speculation.candidate.site).learn(
+            self._c.sites.learn(
+                speculation.candidate.site,
                 prices.lambda_per_second * saved - spent,
                 probability=speculation.estimate.lower_bound,
                 hit=outcome.hit,

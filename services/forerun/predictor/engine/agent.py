@@ -282,6 +282,10 @@ class Agent:
         session.trail.judge(step.proposals, asked)
         calibration = self.calibration
         calibration.add("0", step.mixed.get(NO_CALL, 0.0), not asked)
+        calibration.judged = tuple(
+            (calibration.correct(rank_class(rank), scored.raw), (scored.tool, scored.arguments) in asked)
+            for rank, scored in enumerate(step.scored, start=1)
+        )
         sites: dict[str, None] = {}
         for rank, scored in enumerate(step.scored, start=1):
             hit = (scored.tool, scored.arguments) in asked

@@ -57,7 +57,7 @@ class Curve:
 class Calibration:
     """Corrections by rank, evidence by call site."""
 
-    __slots__ = ("curves", "exact", "scored", "sites", "tuning")
+    __slots__ = ("curves", "exact", "judged", "scored", "sites", "tuning")
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
@@ -65,6 +65,8 @@ class Calibration:
         self.sites: dict[str, float] = {}
         self.scored = 0
         self.exact = 0
+        # Of the latest step: what was claimed for each of its candidates, and whether it came.
+        self.judged: tuple[tuple[float, bool], ...] = ()
 
     def correct(self, rank: str, probability: float) -> float:
         """The calibrated probability of a candidate of that rank."""

@@ -122,6 +122,14 @@ class Engine:
             if owner == tenant
         )
 
+    def take_judged(self, tenant: str, agent: str) -> tuple[tuple[float, bool], ...]:
+        """The candidates of the step that ended last: what was claimed for each, and whether it came. Once."""
+        model = self._agents.get((tenant, self._model_name(agent)))
+        if model is None:
+            return ()
+        judged, model.calibration.judged = model.calibration.judged, ()
+        return judged
+
     def agents(self) -> tuple[tuple[str, str], ...]:
         """Tenant and agent of every model."""
         return tuple(sorted(self._agents))

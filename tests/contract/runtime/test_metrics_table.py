@@ -1,0 +1,40 @@
+"""The table of metrics is what services count: nothing in it stands still for ever, nothing is counted elsewhere."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import forerun.runtime
+from forerun.runtime import metrics_table
+from forerun.runtime.metrics_table import ALL_SERVICES, METRICS, Metric
+
+SERVICES = Path(forerun.runtime.__file__).parents[1]
+NAMES = {value: name for name, value in vars(metrics_table).items() if isinstance(value, Metric)}
+
+
+def uses() -> dict[str, set[str]]:
+    """The folders of services that refer to a metric, by the name of its constant."""
+    found: dict[str, set[str]] = {name: set() for name in NAMES.values()}
+    for path in SERVICES.rglob("*.py"):
+        folder = path.relative_to(SERVICES).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Name(id="m" | "metrics_table"), attr=name) if name in found:
+                    found[name].add(folder)
+    return found
+
+
+def test_every_metric_is_counted_by_the_services_that_expose_it() -> None:
+    found = uses()
+    for metric in METRICS:
+        folders = found[NAMES[metric]]
+        if metric.services == ALL_SERVICES:
+            assert folders, f"{metric.name}: nobody counts it"
+        else:
+            assert folders == set(metric.services), metric.name
+
+
+def test_services_of_the_table_exist() -> None:
+    assert {service for metric in METRICS for service in metric.services} == set(ALL_SERVICES)
+    assert all((SERVICES / service / "app.py").exists() for service in ALL_SERVICES)
