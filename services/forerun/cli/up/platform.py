@@ -75,6 +75,7 @@ class Platform:
         self._broker: Broker | None = None
         self._broker_restarts = 0
         self._broker_restarting = False
+        self._broker_killed = False
         self._services: dict[str, ServiceProcess] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._token = ""
@@ -262,6 +263,7 @@ class Platform:
         if process != BROKER:
             self._services[process].kill()
         elif self._broker is not None and self._broker.pid is not None:
+            self._broker_killed = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._broker.pid, signal.SIGKILL)
 
@@ -291,7 +293,8 @@ class Platform:
                 self._broker_restarting = False
                 self._write_run()
                 continue
-            pause_seconds = backoff.next_seconds(loop.time() - started_at)
+            pause_seconds = backoff.next_seconds(loop.time() - started_at, asked_for=self._broker_killed)
+            self._broker_killed = False
             if pause_seconds is None:
                 raise Unavailable(
                     ErrorReason.BROKER_UNAVAILABLE,

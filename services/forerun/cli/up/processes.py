@@ -48,9 +48,9 @@ class Backoff:
     def __init__(self) -> None:
         self._quick_ends = 0
 
-    def next_seconds(self, ran_seconds: float) -> float | None:
-        """The pause after a run of so many seconds; None to give up."""
-        self._quick_ends = 0 if ran_seconds >= _STABLE_SECONDS else self._quick_ends + 1
+    def next_seconds(self, ran_seconds: float, *, asked_for: bool = False) -> float | None:
+        """The pause after a run of so many seconds, or after an end that was asked for; None to give up."""
+        self._quick_ends = 0 if asked_for or ran_seconds >= _STABLE_SECONDS else self._quick_ends + 1
         if self._quick_ends > _QUICK_ENDS_MAX:
             return None
         return min(_BACKOFF_INITIAL_SECONDS * 2.0 ** max(0, self._quick_ends - 1), _BACKOFF_MAX_SECONDS)
@@ -81,6 +81,7 @@ class ServiceProcess:
         self._started_at = 0.0
         self._stopping = False
         self._restarting = False
+        self._killed = False
         self._started = asyncio.Event()
 
     @property
@@ -132,7 +133,9 @@ class ServiceProcess:
                 self._restarting = False
                 await self.start()
                 continue
-            pause_seconds = backoff.next_seconds(asyncio.get_running_loop().time() - self._started_at)
+            ran_seconds = asyncio.get_running_loop().time() - self._started_at
+            pause_seconds = backoff.next_seconds(ran_seconds, asked_for=self._killed)
+            self._killed = False
             if pause_seconds is None:
                 raise Unavailable(
                     ErrorReason.PEER_UNAVAILABLE,
@@ -144,7 +147,8 @@ class ServiceProcess:
             await self.start()
 
     def kill(self) -> None:
-        """Ends it as a crash would."""
+        """Ends it as a crash would. It is started again, and nothing is concluded from its end."""
+        self._killed = True
         self._signal(signal.SIGKILL)
 
     async def restart(self, timeout_seconds: float) -> None:
