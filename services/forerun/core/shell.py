@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from forerun.core import limits
-from forerun.core.shell_guards import GUARDS, awk_program, forbids
+from forerun.core.shell_guards import GUARDS, forbids
 from forerun.core.shell_lexer import UnclearError, Word, parse_command_line
-from forerun.core.shell_scripts import awk_is_volatile
+from forerun.core.shell_volatile import changes_by_itself
 
 
 class CommandClass(StrEnum):
@@ -32,7 +32,7 @@ class Verdict:
     Attributes:
         kind: What it does.
         reason: Which part decided, for people. Holds a part of the command, so it is content.
-        volatile: A read whose answer depends on the time or on running processes.
+        volatile: A read whose answer changes by itself, see `shell_volatile`.
     """
 
     kind: CommandClass
@@ -170,10 +170,9 @@ def _reads(words: Sequence[Word], rules: ShellRules) -> Verdict:
             return _no(f"an expansion may become an option of {name}")
         if reason := guard(arguments):
             return _no(f"{name}: {reason}")
-        volatile = volatile or _depends_on_time(name, arguments)
     elif name in rules.conditional:
         return _no(f"no rule says when {name[:50]} reads only")
-    return Verdict(CommandClass.READ_ONLY, name, volatile)
+    return Verdict(CommandClass.READ_ONLY, name, volatile or changes_by_itself(name, arguments))
 
 
 def _no(reason: str) -> Verdict:
@@ -191,17 +190,6 @@ def _system_name(text: str) -> str:
 def _harmless_assignment(word: Word) -> bool:
     name = word.text.partition("=")[0]
     return name in _HARMLESS_VARIABLES or name.startswith("LC_") or word.text in _HARMLESS_ASSIGNMENTS
-
-
-def _depends_on_time(name: str, arguments: Sequence[Word]) -> bool:
-    if name == "awk":
-        return awk_is_volatile(awk_program(arguments) or "")
-    if name == "find":
-        times = ("-mmin", "-amin", "-cmin", "-mtime", "-atime", "-ctime", "-used", "-newer")
-        return any(word.text.startswith(times) for word in arguments)
-    if name == "printf":
-        return any("%(" in word.text for word in arguments)
-    return name in {"fd", "rg"} and any(word.text.startswith(("--changed", "--older")) for word in arguments)
 
 
 def _env(arguments: Sequence[Word], rules: ShellRules) -> Verdict:
@@ -266,9 +254,8 @@ def _git(arguments: Sequence[Word], rules: ShellRules) -> Verdict:
         return _no(f"git {name}: {reason}")
     if name == "reflog" and options and not options[0].text.startswith(("-", "HEAD", "show", "list", "exists")):
         return _no("git reflog can drop entries")
-    return Verdict(
-        CommandClass.READ_ONLY, f"git {name}", any(_GIT_RELATIVE.search(word.text) is not None for word in options)
-    )
+    volatile = any(_GIT_RELATIVE.search(word.text) or word.text.startswith("--deb") for word in options)
+    return Verdict(CommandClass.READ_ONLY, f"git {name}", volatile)
 
 
 # ---------------------------------------------------------------- reaching out
