@@ -131,9 +131,9 @@ def purses(evidence: Evidence) -> Iterator[str]:
         return
     (policy,) = evidence.nemesis.policies
     started = {one.key: one for one in evidence.world.log if one.speculative}
-    # So does what depends on a shared write that may still come, of which no line says so.
+    # So does what depends on a shared write that runs or may still come, of which no line says so.
     begun_at = evidence.wiretap.begun_at
-    unseen = _UNSEEN_MOST if any(_may_come(line) for line in evidence.lines) else 0
+    unseen = _UNSEEN_MOST if any(map(_shared_write, evidence.lines)) else 0
     at = evidence.epoch_seconds
     for session in evidence.diary.sessions:
         if evidence.tap.epochs[session] != 1:
@@ -168,10 +168,9 @@ def purses(evidence: Evidence) -> Iterator[str]:
                 yield f"7: {session} was refused a credit at {now:.3f} and had {credit:.1f}"
 
 
-def _may_come(line: ledger_pb2.LedgerLine) -> bool:
-    """The write of a shared resource that ended without its tool's answer."""
-    call = line.kind == ledger_pb2.LEDGER_KIND_CALL and line.status != common_pb2.CALL_STATUS_OK
-    return call and line.tool in SHARED_WRITES
+def _shared_write(line: ledger_pb2.LedgerLine) -> bool:
+    """A call that writes a shared resource."""
+    return line.kind == ledger_pb2.LEDGER_KIND_CALL and line.tool in SHARED_WRITES
 
 
 def _ended(execution: Execution | None, closed_at: float) -> float:
