@@ -131,9 +131,8 @@ def purses(evidence: Evidence) -> Iterator[str]:
         return
     (policy,) = evidence.nemesis.policies
     started = {one.key: one for one in evidence.world.log if one.speculative}
-    # So does what depends on a shared write that runs or may still come, of which no line says so.
     begun_at = evidence.wiretap.begun_at
-    unseen = _UNSEEN_MOST if any(map(_shared_write, evidence.lines)) else 0
+    shared_writes = [_in_flight(evidence, line) for line in evidence.lines if _writes_shared(line)]
     at = evidence.epoch_seconds
     for session in evidence.diary.sessions:
         if evidence.tap.epochs[session] != 1:
@@ -145,6 +144,8 @@ def purses(evidence: Evidence) -> Iterator[str]:
             if line.kind != ledger_pb2.LEDGER_KIND_DECISION or line.reason not in ("bound", "no_credit"):
                 continue
             now = line.at_seconds - at
+            # What depends on a shared write that runs, or may still come, comes back too; no line says so.
+            unseen = _UNSEEN_MOST if any(begin <= now <= end for begin, end in shared_writes) else 0
             # What was taken in the same breath and came back because the worker had no slot counts too.
             back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned) + unseen
             begun = [one for one in closed if begun_at.get(one.speculation, 0.0) <= now + _BREATH_SECONDS]
@@ -168,9 +169,15 @@ def purses(evidence: Evidence) -> Iterator[str]:
                 yield f"7: {session} was refused a credit at {now:.3f} and had {credit:.1f}"
 
 
-def _shared_write(line: ledger_pb2.LedgerLine) -> bool:
-    """A call that writes a shared resource."""
+def _writes_shared(line: ledger_pb2.LedgerLine) -> bool:
     return line.kind == ledger_pb2.LEDGER_KIND_CALL and line.tool in SHARED_WRITES
+
+
+def _in_flight(evidence: Evidence, line: ledger_pb2.LedgerLine) -> tuple[float, float]:
+    """From when until when a write may have changed something; one that ended without an answer may at any time."""
+    ended = line.at_seconds - evidence.epoch_seconds + _BREATH_SECONDS
+    begun = evidence.tap.asked_at.get((line.call.session, line.call.turn, line.call.index), 0.0)
+    return begun, ended if line.status == common_pb2.CALL_STATUS_OK else float("inf")
 
 
 def _ended(execution: Execution | None, closed_at: float) -> float:
