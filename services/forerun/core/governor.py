@@ -141,7 +141,7 @@ class Purse:
 
     def __post_init__(self) -> None:
         """Fills the purse."""
-        self.credits = self.limits.initial_credits
+        self.credits = min(self.limits.initial_credits, self.limits.maximum_credits)
         self.money = self.limits.money
 
     def adopt(self, limits: Limits) -> None:
