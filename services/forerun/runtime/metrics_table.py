@@ -123,6 +123,7 @@ SESSION_RESULT: Final = Label(
 BOUND: Final = Label("bound", "which bounded queue dropped", ("notifications", "outbox"))
 
 ALL_SERVICES: Final = ("orchestrator", "predictor", "verifier", "snapshots", "sandbox")
+_ON_THE_BUS: Final = ("orchestrator", "predictor", "verifier", "sandbox")
 _ORCHESTRATOR: Final = ("orchestrator",)
 _SANDBOX: Final = ("sandbox",)
 _VERIFIER: Final = ("verifier",)
@@ -233,14 +234,14 @@ RPC_CALLS = Metric("forerun_rpc_calls_total", _C, "{call}",
     "Incoming gRPC calls that ended.", ALL_SERVICES, (METHOD, CODE))
 RPC_SECONDS = Metric("forerun_rpc_seconds", _H, "seconds", "Time of incoming gRPC calls.", ALL_SERVICES, (METHOD,))
 RPC_ACTIVE = Metric("forerun_rpc_active", _G, "{call}", "Incoming gRPC calls that run.", ALL_SERVICES, (METHOD,))
-BUS_CONNECTED = Metric("forerun_bus_connected", _G, "{flag}", "1 while the broker is connected.", ALL_SERVICES)
-BUS_APPENDS = Metric("forerun_bus_appends_total", _C, "{message}", "Durable publishes.", ALL_SERVICES, (RESULT,))
+BUS_CONNECTED = Metric("forerun_bus_connected", _G, "{flag}", "1 while the broker is connected.", _ON_THE_BUS)
+BUS_APPENDS = Metric("forerun_bus_appends_total", _C, "{message}", "Durable publishes.", _ON_THE_BUS, (RESULT,))
 BUS_APPEND_SECONDS = Metric("forerun_bus_append_seconds", _H, "seconds",
-    "Time of durable publishes until their acknowledgement.", ALL_SERVICES)
+    "Time of durable publishes until their acknowledgement.", _ON_THE_BUS)
 DEAD_LETTERS = Metric("forerun_dead_letters_total", _C, "{message}",
-    "Messages that were set aside because no attempt can process them.", ALL_SERVICES, (STREAM,))
+    "Messages that were set aside because no attempt can process them.", _ON_THE_BUS, (STREAM,))
 DROPPED = Metric("forerun_dropped_total", _C, "{item}",
-    "Items that a full bounded queue dropped by design.", ALL_SERVICES, (BOUND,))
+    "Items that a full bounded queue dropped by design.", _ON_THE_BUS, (BOUND,))
 TASK_FAILURES = Metric("forerun_task_failures_total", _C, "{task}",
     "Background tasks that ended with an unexpected exception.", ALL_SERVICES)
 

@@ -41,20 +41,6 @@ class SpanName(StrEnum):
     """One authoritative call, from ask to answer."""
     SPECULATION = "speculation"
     """One speculation, linked to the step that it was made for and marked with its outcome."""
-    EXECUTION = "execution"
-    """A worker runs a tool."""
-    MODEL = "chat"
-    """One request to a model."""
-    PREDICTION = "prediction"
-    """The predictor makes candidates."""
-    CERTIFICATION = "certification"
-    """The verifier certifies a finished speculation."""
-    AUDIT = "audit"
-    """A committed observation is checked by executing its action again."""
-    SNAPSHOT = "snapshot"
-    """An operation on versioned state."""
-    MESSAGE = "process_message"
-    """One message of a stream is processed."""
 
 
 _SPAN_NAMES: Final = frozenset(name.value for name in SpanName)

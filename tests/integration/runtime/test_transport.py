@@ -70,7 +70,7 @@ async def test_one_trace_through_services_and_streams(caplog: pytest.LogCaptureF
 
     async def forward(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for request in requests:
-            with tracing.span(SpanName.EXECUTION):
+            with tracing.span(SpanName.CALL):
                 yield await to_far(request, timeout=5)
 
     near = await front.serve("near", "127.0.0.1:0", [registration(echo, forward)], services=[SERVICE])
@@ -93,8 +93,8 @@ async def test_one_trace_through_services_and_streams(caplog: pytest.LogCaptureF
     spans = {identity(span).span_id: span for span in exporter.spans}
     assert len({identity(span).trace_id for span in exporter.spans}) == 1
     assert sorted(span.name for span in exporter.spans) == [
-        "execution",
-        "execution",
+        "execute_tool",
+        "execute_tool",
         "rpc",
         "rpc",
         "rpc",
@@ -102,7 +102,7 @@ async def test_one_trace_through_services_and_streams(caplog: pytest.LogCaptureF
         "step",
     ]
     for span in exporter.spans:
-        if span.name == "execution":
+        if span.name == "execute_tool":
             parent = span.parent
             assert parent is not None
             assert spans[parent.span_id].name == "rpc"
