@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from forerun.core import limits
 from forerun.core.session import Append, CallIntent
 from forerun.orchestrator.records import EventContext, to_event
-from forerun.runtime.bus import EVENT_TYPE_HEADER, AppendUncertain, Bus, Message, SequenceMismatch
+from forerun.runtime.bus import EVENT_TYPE_HEADER, Bus, Message
+from forerun.runtime.bus_errors import AppendUncertain, SequenceMismatch
 from forerun.runtime.errors import ForerunError, Unavailable
 from forerun.v1 import event_pb2
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from forerun.core import limits
 from forerun.runtime import metrics_table as m
-from forerun.runtime.bus import AppendUncertain, Bus
+from forerun.runtime.bus import Bus
+from forerun.runtime.bus_errors import AppendUncertain
 from forerun.runtime.errors import ForerunError, Unavailable
 from forerun.runtime.metrics import Metrics
 

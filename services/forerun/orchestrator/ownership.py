@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.runtime.auth import Caller
-from forerun.runtime.bus import Bus, Entry, KeyConflict
+from forerun.runtime.bus import Bus, Entry
+from forerun.runtime.bus_errors import KeyConflict
 from forerun.runtime.errors import Aborted, ErrorReason, NotFound, PermissionDenied
 from forerun.runtime.topology import EPOCHS
 

@@ -20,7 +20,8 @@ from typing import Final, TypeVar
 
 from forerun.core.freshness import UNSETTLED, bumps
 from forerun.core.unsettled import OwnWrites, Unsettled
-from forerun.runtime.bus import Bus, Entry, KeyConflict
+from forerun.runtime.bus import Bus, Entry
+from forerun.runtime.bus_errors import KeyConflict
 from forerun.runtime.topology import GENERATIONS
 
 _T = TypeVar("_T")

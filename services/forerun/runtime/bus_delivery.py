@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
-from forerun.runtime.bus import ConsumerSpec, Handler, Message, Poison
+from forerun.runtime.bus import ConsumerSpec, Handler, Message
+from forerun.runtime.bus_errors import Poison
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, ForerunError
 

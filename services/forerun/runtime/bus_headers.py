@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from forerun.runtime.bus import MAX_MESSAGE_BYTES, MessageTooLarge
+from forerun.runtime.bus import MAX_MESSAGE_BYTES
+from forerun.runtime.bus_errors import MessageTooLarge
 from forerun.runtime.errors import ErrorReason, InvalidArgument
 
 MESSAGE_ID: Final = "Nats-Msg-Id"

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from forerun.runtime import bus_headers, subjects
-from forerun.runtime.bus import AppendUncertain, ConsumerSpec, Consumption, Handler, Message
+from forerun.runtime.bus import ConsumerSpec, Consumption, Handler, Message
 from forerun.runtime.bus_delivery import DeadLetter
+from forerun.runtime.bus_errors import AppendUncertain
 from forerun.runtime.bus_memory_clients import MemoryConsumption, MemoryKeyValue, MemoryObjects, MemorySubscription
 from forerun.runtime.bus_memory_faults import AppendFault, Faults
 from forerun.runtime.bus_memory_store import MemoryBucket, MemoryObjectStore, MemoryWatch

@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import ConsumerSpec, DigestMismatch, Entry, Handler, Message, Watcher
+from forerun.runtime.bus import ConsumerSpec, Entry, Handler, Message, Watcher
 from forerun.runtime.bus_delivery import Delivery, Workers, WorkersConsumption
 from forerun.runtime.bus_digest import digest_of, hexadecimal
+from forerun.runtime.bus_errors import DigestMismatch
 from forerun.runtime.bus_memory_store import MemoryBucket, MemoryObjectStore, MemoryWatch
 from forerun.runtime.bus_memory_stream import MemoryConsumer
 from forerun.runtime.bus_pump import Pump

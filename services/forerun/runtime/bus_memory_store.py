@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from forerun.runtime.bus import Entry, KeyConflict, MessageTooLarge, Watcher
+from forerun.runtime.bus import Entry, Watcher
+from forerun.runtime.bus_errors import KeyConflict, MessageTooLarge
 from forerun.runtime.bus_pump import Pump
 from forerun.runtime.topology import Bucket
 

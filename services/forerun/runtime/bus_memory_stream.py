@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import ConsumerSpec, Message, SequenceMismatch, Start
+from forerun.runtime.bus import ConsumerSpec, Message, Start
 from forerun.runtime.bus_delivery import Delivery
+from forerun.runtime.bus_errors import SequenceMismatch
 from forerun.runtime.errors import ErrorReason, ResourceExhausted
 from forerun.runtime.topology import MAX_DELIVERIES_ADVISORIES, Discard, Retention, Stream
 

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from forerun.runtime import bus_headers, subjects
-from forerun.runtime.bus import ConsumerSpec, Handler, Message, SequenceMismatch
+from forerun.runtime.bus import ConsumerSpec, Handler, Message
 from forerun.runtime.bus_delivery import DeadLetter
+from forerun.runtime.bus_errors import SequenceMismatch
 from forerun.runtime.bus_meter import BusMeter
 from forerun.runtime.bus_nats_api import ApiError, append, append_error, call, stored_message, unavailable
 from forerun.runtime.bus_nats_consumer import NatsConsumption

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from forerun.runtime import bus_headers
-from forerun.runtime.bus import AppendUncertain, Message, MessageTooLarge, SequenceMismatch
+from forerun.runtime.bus import Message
+from forerun.runtime.bus_errors import AppendUncertain, MessageTooLarge, SequenceMismatch
 from forerun.runtime.bus_nats_wire import NoRespondersError, NotSentError, UnansweredError, Wire
 from forerun.runtime.errors import Bug, ErrorReason, FailedPrecondition, ForerunError, ResourceExhausted, Unavailable
 

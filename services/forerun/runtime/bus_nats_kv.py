@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from forerun.runtime import bus_headers, subjects
-from forerun.runtime.bus import Entry, KeyConflict, MessageTooLarge, Watcher
+from forerun.runtime.bus import Entry, Watcher
+from forerun.runtime.bus_errors import KeyConflict, MessageTooLarge
 from forerun.runtime.bus_nats_api import ApiError, StoredMessage, append, append_error, is_conflict, stored_message
 from forerun.runtime.bus_nats_pull import Pull
 from forerun.runtime.bus_nats_read import collect, create_reader, delivered

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from forerun.runtime import bus_digest, bus_headers, subjects
-from forerun.runtime.bus import DigestMismatch
 from forerun.runtime.bus_digest import digest_of, hexadecimal
+from forerun.runtime.bus_errors import DigestMismatch
 from forerun.runtime.bus_nats_api import ApiError, append, append_error, call, is_conflict, stored_message
 from forerun.runtime.bus_nats_read import Read, collect
 from forerun.runtime.bus_nats_wire import Wire

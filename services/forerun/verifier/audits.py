@@ -14,7 +14,8 @@ from forerun.core.contracts import Contract
 from forerun.runtime import metrics_table as m
 from forerun.runtime import subjects
 from forerun.runtime.auth import Caller
-from forerun.runtime.bus import Bus, ConsumerSpec, Message, Poison
+from forerun.runtime.bus import Bus, ConsumerSpec, Message
+from forerun.runtime.bus_errors import Poison
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import (
     ErrorReason,

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import Bus, ConsumerSpec, Message, Poison, Start
+from forerun.runtime.bus import Bus, ConsumerSpec, Message, Start
+from forerun.runtime.bus_errors import Poison
 from forerun.runtime.topology import AUDITS, DEADLETTER, EVENTS, MAX_DELIVERIES_ADVISORIES
 from tests.contract.runtime_bus.platforms import Platform, eventually
 

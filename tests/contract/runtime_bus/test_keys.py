@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from forerun.runtime.bus import Bus, Entry, KeyConflict, KeyValue, MessageTooLarge
+from forerun.runtime.bus import Bus, Entry, KeyValue
+from forerun.runtime.bus_errors import KeyConflict, MessageTooLarge
 from forerun.runtime.errors import Unavailable
 from forerun.runtime.topology import BUDGETS, EPOCHS
 from tests.contract.runtime_bus.platforms import Platform, eventually

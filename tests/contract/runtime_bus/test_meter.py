@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from forerun.runtime import metrics_table, subjects
-from forerun.runtime.bus import ConsumerSpec, Message, Poison, SequenceMismatch
+from forerun.runtime.bus import ConsumerSpec, Message
+from forerun.runtime.bus_errors import Poison, SequenceMismatch
 from forerun.runtime.metrics import Metrics
 from forerun.runtime.topology import AUDITS
 from tests.contract.runtime_bus.platforms import Platform, eventually

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from forerun.runtime.bus import DigestMismatch
+from forerun.runtime.bus_errors import DigestMismatch
 from forerun.runtime.errors import InvalidArgument, NotFound, Unavailable
 from forerun.runtime.topology import RESULTS
 from tests.contract.runtime_bus.platforms import Platform

@@ -7,15 +7,8 @@ import asyncio
 import pytest
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import (
-    EVENT_TYPE_HEADER,
-    MAX_MESSAGE_BYTES,
-    AppendUncertain,
-    Bus,
-    Message,
-    MessageTooLarge,
-    SequenceMismatch,
-)
+from forerun.runtime.bus import EVENT_TYPE_HEADER, MAX_MESSAGE_BYTES, Bus, Message
+from forerun.runtime.bus_errors import AppendUncertain, MessageTooLarge, SequenceMismatch
 from forerun.runtime.errors import InvalidArgument, Unavailable
 from forerun.runtime.topology import EVENTS
 from tests.contract.runtime_bus.platforms import Platform

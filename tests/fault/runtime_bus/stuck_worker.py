@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from forerun.runtime.bus import ConsumerSpec, Message, SequenceMismatch
+from forerun.runtime.bus import ConsumerSpec, Message
+from forerun.runtime.bus_errors import SequenceMismatch
 from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import SystemClock

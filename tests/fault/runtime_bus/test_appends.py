@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import AppendUncertain, Message, MessageTooLarge
+from forerun.runtime.bus import Message
+from forerun.runtime.bus_errors import AppendUncertain, MessageTooLarge
 from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.errors import Unavailable

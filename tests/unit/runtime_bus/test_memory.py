@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import AppendUncertain, ConsumerSpec, Entry, Message
+from forerun.runtime.bus import ConsumerSpec, Entry, Message
+from forerun.runtime.bus_errors import AppendUncertain
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
 from forerun.runtime.bus_memory_faults import AppendFault, FaultRates, Faults, RandomFaults
 from forerun.runtime.clock import LoopClock
