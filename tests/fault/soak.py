@@ -79,7 +79,11 @@ async def run(stage: Stage, seed: int) -> Run:
     kills, seconds = drawn(seed, stage.everything), []
     async with working(stage, AGENTS, f"seed-{seed}") as agents:
         for kill in kills:
-            await _until_killed(stage, kill)
+            print(f"seed {seed}: {kill}", file=sys.stderr)
+            try:
+                await _until_killed(stage, kill)
+            except TimeoutError:
+                raise AssertionError(f"agents stand still: {[agent.state for agent in agents]}") from None
             begun_at = asyncio.get_running_loop().time()
             await asyncio.gather(*(agent.until_steps(1) for agent in agents))
             seconds.append(asyncio.get_running_loop().time() - begun_at)
@@ -105,7 +109,7 @@ async def _until_killed(stage: Stage, kill: Kill) -> None:
         return phase == kill.moment and due()
 
     moment = Break(by_tool, lambda: stage.kill(*kill.victims))
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(60):
         if kill.moment in _EVENTS:
             async with stage.hearing(kill.moment, lambda: moment.now() if due() else None):
                 await moment.happened.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,12 +148,23 @@ class Agent:
     faults: list[str] = field(default_factory=list)
     answered: int = 0
     stopping: bool = False
+    asking: Sequence[Call] = ()
+    ended: Exception | None = None
+
+    @property
+    def state(self) -> str:
+        """Where it stands, for people."""
+        return f"{self.name} after {self.answered}: {[(one.name, one.arguments) for one in self.asking]} {self.ended!r}"
 
     async def work(self) -> None:
         """Works until it is told to stop."""
-        while not self.stopping:
-            await self.step(str(self.answered + 1))
-            self.answered += 1
+        try:
+            while not self.stopping:
+                await self.step(str(self.answered + 1))
+                self.answered += 1
+        except Exception as error:
+            self.ended = error
+            raise
 
     async def step(self, value: str) -> None:
         """Writes two registers side by side, and reads them back."""
@@ -174,8 +185,10 @@ class Agent:
                 self.faults.append(f"{text}: {result.call.name} gave {result.json()}, served {result.served}")
 
     async def _ask(self, *calls: Call) -> list[Result]:
+        self.asking = calls
         async with asyncio.timeout(100):  # the client's own bound is 65 s; nothing waits longer
             results = await self.session.call_tools(list(calls))
+        self.asking = ()
         self.results += results
         return results
 
