@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from forerun.sandbox.commands.output import Captured
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult
@@ -20,6 +22,19 @@ from forerun.sandbox.isolation.levels import Isolation
 FILES: Final = 2
 FILE_TOOLS: Final = frozenset({"add", "show"})
 """Tools that are commands: `add` is staged."""
+
+
+class InPlace(ThreadPoolExecutor):
+    """Runs work for threads at once: when a thread answers depends on the machine and not on the seed."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Does it."""
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 @dataclass(slots=True)

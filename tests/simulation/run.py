@@ -10,8 +10,7 @@ import os
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from tests.simulation.agents import Agent, Diary
 from tests.simulation.checks import violations
 from tests.simulation.evidence import Evidence, Intents
 from tests.simulation.faults import CountedFaults
-from tests.simulation.files import Desk
+from tests.simulation.files import Desk, InPlace
 from tests.simulation.nemesis import (
     KINDS,
     REPLICAS,
@@ -86,19 +85,6 @@ class Report:
     outcomes: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
-
-
-class _InPlace(ThreadPoolExecutor):
-    """Runs work for threads at once: when a thread answers depends on the machine and not on the seed."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Does it."""
-        done: Future[Any] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 class _Alarms(logging.Handler):
@@ -214,7 +200,7 @@ class _Run:
 
     async def run(self) -> None:
         """The whole run and the examination of what it left."""
-        asyncio.get_running_loop().set_default_executor(_InPlace(1))
+        asyncio.get_running_loop().set_default_executor(InPlace(1))
         self._world.announced = Intents(self._platform.broker).stored
         self._world.tenant_of = lambda session: self._diary.sessions[session].person.tenant
         await self._start()

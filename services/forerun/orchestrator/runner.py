@@ -205,7 +205,7 @@ class Runner:
         )
 
     async def _merge(self, effect: MergeFork) -> None:
-        merged = await self._ports.workers.merge(effect.fork, self.session.caller, self.session.context.session)
+        merged = await self._ports.workers.merge(effect, self.session.caller, self.session.context.session)
         self._resume(effect.token, merged)
 
     async def _read_shared(self, effect: ReadShared) -> None:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from forerun.core import limits
 from forerun.core.contracts import Effect
 from forerun.core.outcomes import CallStatus
-from forerun.core.session import Execute, ExecutionResult, Failure
+from forerun.core.session import Execute, ExecutionResult, Failure, MergeFork
 from forerun.orchestrator.fleet import Fleet, Worker
 from forerun.orchestrator.preparation import Tool, tool_of
 from forerun.orchestrator.records import failure_from, failure_of, status_of
@@ -216,18 +216,18 @@ class Workers:
         except ForerunError as error:
             _LOG.info("an execution was not stopped", extra={"fields": {"error.type": error.reason}})
 
-    async def merge(self, fork: str, caller: Caller, session: str) -> bool | None:
+    async def merge(self, effect: MergeFork, caller: Caller, session: str) -> bool | None:
         """Merges a fork: True when it is merged, False when it certainly is not, None when nobody knows.
 
-        Merging is idempotent, so a lost answer is asked for again.
+        Merging is idempotent, so a lost answer is asked for again. One that was refused may have been merged for the
+        call by somebody else, an earlier owner: whoever executes the call learns that.
         """
+        request = sandbox_pb2.MergeForkRequest(session=session, fork=effect.fork, as_fork=effect.as_fork)
         for attempt in range(_MERGE_ATTEMPTS):
             try:
                 with rpc_errors():
                     await self._fleet.choose(session).stub.MergeFork(
-                        sandbox_pb2.MergeForkRequest(session=session, fork=fork),
-                        timeout=_SHORT_SECONDS * 2,
-                        metadata=on_behalf_of(caller),
+                        request, timeout=_SHORT_SECONDS * 2, metadata=on_behalf_of(caller)
                     )
                 return True
             except (Aborted, NotFound, FailedPrecondition, InvalidArgument, ResourceExhausted) as error:

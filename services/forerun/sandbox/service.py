@@ -101,7 +101,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         """Merges a fork."""
         require_service()
         return sandbox_pb2.MergeForkResponse(
-            workspace_version=await self._engine.merge(_owner(request.session), request.fork)
+            workspace_version=await self._engine.merge(_owner(request.session), request.fork, name=request.as_fork)
         )
 
     async def DropFork(  # noqa: N802

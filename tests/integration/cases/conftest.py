@@ -31,6 +31,8 @@ from forerun.runtime.metrics import Metrics
 from forerun.runtime.network_inbound import Inbound
 from forerun.runtime.tracing import Tracing
 from forerun.runtime.virtual import run_virtual
+from forerun.sandbox.commands.runner import CommandRunner
+from forerun.sandbox.connectors.command import MakeRunner
 from forerun.v1 import event_pb2, ledger_pb2
 
 PARTITIONS = 16
@@ -237,6 +239,7 @@ def play(tmp_path: Path) -> Play:
     def run(
         scene: Scene, rules: dict[str, Any], *, tools: Tools | None = None, learning: bool = False,
         slots: tuple[int, int] = (64, 32), settings: dict[str, dict[str, Any]] | None = None,
+        make_runner: MakeRunner = CommandRunner,
     ) -> None:  # fmt: skip
         async def main(clock: Clock, ids: Ids) -> None:
             file = tmp_path / "policy.yaml"
@@ -245,7 +248,7 @@ def play(tmp_path: Path) -> Play:
             platform = VirtualPlatform(
                 directory=tmp_path, policy_file=file, clock=clock, ids=ids,
                 http=httpx.ASGITransport(app=served.app()), engine=None if learning else foresight,
-                slots=slots, settings=settings or {},
+                slots=slots, settings=settings or {}, make_runner=make_runner,
             )  # fmt: skip
             await platform.start()
             try:

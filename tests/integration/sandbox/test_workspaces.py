@@ -163,6 +163,29 @@ async def test_merging_and_dropping_again_changes_nothing(world: World, seed: Pa
         await workspace.fork("f")
 
 
+async def test_a_fork_is_merged_under_the_name_of_a_call_once(world: World) -> None:
+    workspace = await world.workspace()
+    for fork in ("S.1.1", "S.1.2"):
+        await workspace.fork(fork)
+        await world.run(workspace, fork, f"echo {fork} >> log; cat log")
+        await workspace.note(fork, fork.encode())
+    assert [await workspace.merge("S.1.1", name="call-1-0") for _ in range(2)] == [1, 1]
+    again = workspace
+    for _ in range(2):
+        assert await again.merged("call-1-0") and not await again.merged("S.1.1")
+        assert await again.outcome("call-1-0") == b"S.1.1"
+        assert await again.merge("S.1.1", name="call-1-0") == 1
+        await again.drop("S.1.2")
+        await again.fork("S.1.2")  # of the present content: only the name speaks against it
+        with pytest.raises(Aborted) as caught:
+            await again.merge("S.1.2", name="call-1-0")
+        assert caught.value.reason is ErrorReason.STATE_CONFLICT
+        with pytest.raises(Aborted):
+            await again.fork("call-1-0")
+        assert await world.text(again, "cat log") == "S.1.1\n"
+        again = await world.again().of(Owner("acme", "s.1"), None)  # as a new process finds it
+
+
 async def test_a_fork_in_use_is_neither_merged_nor_dropped(world: World) -> None:
     workspace = await world.workspace()
     await workspace.fork("f")

@@ -18,6 +18,8 @@ from forerun.sandbox.worker.execution import Chunk, Finished, Request, Sizes, St
 from forerun.sandbox.worker.slots import Priority, Slots
 from forerun.sandbox.workspaces.store import Workspaces
 
+OWNER = Owner("acme", "s1")
+
 
 def python_tool(name: str = "t") -> Tool:
     return tool(name, Server("s"), PythonEndpoint("m:f"), hints=Hints())
@@ -114,6 +116,12 @@ class Writing:
 
     async def close(self) -> None:
         pass
+
+
+def ahead(execution: str) -> Request:
+    """The same write, run ahead of its call in a fork of its own."""
+    real = staged(execution, execution, speculative=True)
+    return Request(execution, real.invocation, Priority.SPECULATIVE)
 
 
 def staged(execution: str, fork: str = "f", **changes: object) -> Request:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from forerun.runtime.clock import SystemClock
+from forerun.runtime.errors import Aborted, ErrorReason
 from forerun.sandbox.connectors.port import Ended
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.workspace import Workspace, WorkspaceLimits
-from tests.unit.sandbox.fakes import Call, Writing, staged, staging_engine
+from tests.unit.sandbox.fakes import OWNER, Call, Writing, ahead, staged, staging_engine
 
 
 def workspaces(root: Path) -> Workspaces:
@@ -87,6 +88,56 @@ async def test_who_gives_up_waiting_for_the_earlier_try_does_not_say_that_nothin
     assert not end.fault.not_started
     connector.go_on.set()
     await first.end()
+
+
+async def test_a_speculation_is_merged_as_its_call_and_the_call_is_answered_with_its_result(tmp_path: Path) -> None:
+    connector = Writing(workspaces(tmp_path))
+    connector.go_on.set()
+    engine = staging_engine(connector, SystemClock())
+    await Call(engine, ahead("S.1.1")).end()
+    assert [await engine.merge(OWNER, "S.1.1", name="f") for _ in range(2)] == [1, 1]
+    connector.line = "second"
+    later = staging_engine(Writing(workspaces(tmp_path), line="third"), SystemClock())
+    for worker in (engine, later):  # also after a restart
+        end = await Call(worker, staged("e2")).end()
+        assert end.result is not None and (end.ended, end.result.content) == (Ended.OK, b"first")
+    assert await later.merge(OWNER, "S.1.1", name="f") == 1
+    assert log(tmp_path) == "first\n"
+
+
+async def test_an_owner_that_comes_late_merges_nothing(tmp_path: Path) -> None:
+    """It commits a speculation for a call that another owner has executed, and whose content is still what it was."""
+    connector = Writing(workspaces(tmp_path))
+    connector.go_on.set()
+    engine = staging_engine(connector, SystemClock())
+    await Call(engine, staged("e1")).end()
+    await Call(engine, ahead("S.1.1")).end()
+    with pytest.raises(Aborted) as caught:
+        await engine.merge(OWNER, "S.1.1", name="f")
+    assert caught.value.reason is ErrorReason.STATE_CONFLICT
+    await engine.drop(OWNER, "S.1.1")
+    assert log(tmp_path) == "first\n"
+
+
+async def test_who_gives_up_while_a_speculation_is_merged_does_not_say_that_nothing_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector = Writing(workspaces(tmp_path))
+    connector.go_on.set()
+    engine = staging_engine(connector, SystemClock())
+    await Call(engine, ahead("S.1.1")).end()
+    gate = Gate(Workspace._merge)
+    monkeypatch.setattr(Workspace, "_merge", lambda *arguments: gate(*arguments))  # noqa: PLW0108  (binds self)
+    async with asyncio.timeout(20):
+        merging = asyncio.ensure_future(engine.merge(OWNER, "S.1.1", name="f"))
+        await gate.inside.wait()
+        waiting = Call(engine, staged("e2", timeout_seconds=0.05))
+        await asyncio.sleep(0.2)
+        gate.go_on.set()
+        end = await waiting.end()
+        await merging
+    assert end.fault is None or not end.fault.not_started
+    assert log(tmp_path) == "first\n"
 
 
 async def test_an_answer_too_long_to_keep_is_reported_as_lost(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class Driver:
         self.cancelled: list[str] = []
         self.promoted: list[str] = []
         self.dropped: list[str] = []
-        self.merged: list[str] = []
+        self.merged: list[tuple[str, str]] = []
         self.shared: dict[str, int] = {}
         self.unsettled: set[str] = set()
         self.begun: dict[str, BeginShared] = {}
@@ -256,8 +256,8 @@ class Driver:
                     self.at(seconds, lambda: machine.execution_finished(execution, result, self.now))
             case Promote(execution, _):
                 self.promoted.append(execution)
-            case MergeFork(fork, token):
-                self.merged.append(fork)
+            case MergeFork(fork, as_fork, token):
+                self.merged.append((fork, as_fork))
                 self._resume(token, self.merges)
             case DropFork(fork):
                 self.dropped.append(fork)

@@ -255,6 +255,18 @@ def test_a_staged_write_ahead_is_merged_on_commit_and_dropped_otherwise() -> Non
     assert d.outcomes() == {Outcome.READY: 1, Outcome.STALE: 1}
 
 
+def test_a_staged_write_ahead_is_merged_as_the_call_that_takes_it() -> None:
+    """So that whoever executes the call after its owner was lost meets the merge under the name of its own fork."""
+    direct, ahead = Driver(), Driver()
+    direct.do(direct.machine.asked(3, [asked(2, "build", x=1)], direct.now))
+    (execution,) = direct.running.values()
+    assert execution.merge_on_success
+    ahead.propose(proposal("build", x=1))
+    ahead.run(until=5.0)
+    ahead.ask(3, asked(2, "build", x=1))
+    assert [name for _, name in ahead.merged] == [execution.fork]
+
+
 def test_a_merge_that_is_refused_means_a_real_execution() -> None:
     d = Driver(merges=False)
     d.propose(proposal("build", x=1))

@@ -68,6 +68,7 @@ class ExecuteRequest(_message.Message):
     TOOL_CONCURRENCY_FIELD_NUMBER: _builtins.int
     SESSION_LABEL_FIELD_NUMBER: _builtins.int
     PROVIDER_FIELD_NUMBER: _builtins.int
+    EXPECTS_STATE_FIELD_NUMBER: _builtins.int
     execution: _builtins.str
     """Id of this execution, made by the caller."""
     session: _builtins.str
@@ -92,6 +93,10 @@ class ExecuteRequest(_message.Message):
     """Logical name of the session for tools that are told it ({session}). Empty: the session's id."""
     provider: _builtins.int
     """Which of the tool's equivalent providers: 0 is its own address, and numbers beyond the last begin again."""
+    expects_state: _builtins.bool
+    """An earlier call of the session was started at the tool's server, which keeps state with its connection. Where the
+    worker does not have that connection any more, it refuses with the reason STATE_LOST, and nothing is executed.
+    """
     @_builtins.property
     def caller(self) -> _common_pb2.Caller:
         """On whose behalf."""
@@ -116,10 +121,11 @@ class ExecuteRequest(_message.Message):
         tool_concurrency: _builtins.int | None = ...,
         session_label: _builtins.str = ...,
         provider: _builtins.int = ...,
+        expects_state: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes", "_tool_concurrency", b"_tool_concurrency", "action", b"action", "caller", b"caller", "output_cap_bytes", b"output_cap_bytes", "tool_concurrency", b"tool_concurrency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes", "_tool_concurrency", b"_tool_concurrency", "action", b"action", "caller", b"caller", "execution", b"execution", "fork", b"fork", "idempotency_key", b"idempotency_key", "merge_on_success", b"merge_on_success", "output_cap_bytes", b"output_cap_bytes", "priority", b"priority", "provider", b"provider", "session", b"session", "session_label", b"session_label", "timeout_seconds", b"timeout_seconds", "tool_concurrency", b"tool_concurrency"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes", "_tool_concurrency", b"_tool_concurrency", "action", b"action", "caller", b"caller", "execution", b"execution", "expects_state", b"expects_state", "fork", b"fork", "idempotency_key", b"idempotency_key", "merge_on_success", b"merge_on_success", "output_cap_bytes", b"output_cap_bytes", "priority", b"priority", "provider", b"provider", "session", b"session", "session_label", b"session_label", "timeout_seconds", b"timeout_seconds", "tool_concurrency", b"tool_concurrency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_cap_bytes: _TypeAlias = _typing.Literal["output_cap_bytes"]  # noqa: Y015
     _WhichOneofArgType__output_cap_bytes: _TypeAlias = _typing.Literal["_output_cap_bytes", b"_output_cap_bytes"]  # noqa: Y015
@@ -377,19 +383,25 @@ class MergeForkRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     FORK_FIELD_NUMBER: _builtins.int
+    AS_FORK_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session."""
     fork: _builtins.str
     """The fork."""
+    as_fork: _builtins.str
+    """Name under which it is merged: that of the fork of the call that gets its result, so that an Execute of the call
+    finds the merge and answers with the result of what ran in the fork. Empty: the fork's own.
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         fork: _builtins.str = ...,
+        as_fork: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_fork", b"as_fork", "fork", b"fork", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -560,6 +572,7 @@ class ToolDescription(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     USES_WORKSPACE_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
+    STATEFUL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     server: _builtins.str
@@ -572,6 +585,10 @@ class ToolDescription(_message.Message):
     """What it does, for models."""
     uses_workspace: _builtins.bool
     """It works in the session's workspace."""
+    stateful: _builtins.bool
+    """Its server keeps state with the session's connection (an MCP server that the policy does not call `stateless`), so
+    only that connection gives its true results: it is never run ahead, raced or audited.
+    """
     @_builtins.property
     def hints(self) -> Global___ToolHints:
         """Hints of the server. They can only lower trust."""
@@ -586,10 +603,11 @@ class ToolDescription(_message.Message):
         description: _builtins.str = ...,
         uses_workspace: _builtins.bool = ...,
         hints: Global___ToolHints | None = ...,
+        stateful: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hints", b"hints"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "hints", b"hints", "input_schema", b"input_schema", "name", b"name", "server", b"server", "uses_workspace", b"uses_workspace", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "hints", b"hints", "input_schema", b"input_schema", "name", b"name", "server", b"server", "stateful", b"stateful", "uses_workspace", b"uses_workspace", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -108,8 +108,8 @@ class SandboxServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MergeFork(self, request, context):
-        """Merges a fork into its workspace, if the workspace has not changed since the fork. ABORTED where it has: nothing
-        was merged. Idempotent by fork id.
+        """Merges a fork into its workspace, if the workspace has not changed since the fork. ABORTED where it has, or where
+        another fork was merged under the same name: nothing was merged. Idempotent by fork id and name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -31,8 +31,8 @@ class SandboxServiceStub:
     NOT_FOUND where it does not run here, or not yet. UNAVAILABLE where the tool ignores its end.
     """
     MergeFork: _aio.UnaryUnaryMultiCallable[_sandbox_pb2.MergeForkRequest, _sandbox_pb2.MergeForkResponse]
-    """Merges a fork into its workspace, if the workspace has not changed since the fork. ABORTED where it has: nothing
-    was merged. Idempotent by fork id.
+    """Merges a fork into its workspace, if the workspace has not changed since the fork. ABORTED where it has, or where
+    another fork was merged under the same name: nothing was merged. Idempotent by fork id and name.
     """
     DropFork: _aio.UnaryUnaryMultiCallable[_sandbox_pb2.DropForkRequest, _sandbox_pb2.DropForkResponse]
     """Drops a fork. Idempotent; an unknown fork is fine."""
@@ -84,8 +84,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_pb2.MergeForkRequest,
         context: _aio.ServicerContext[_sandbox_pb2.MergeForkRequest, _abc.Awaitable[_sandbox_pb2.MergeForkResponse]],
     ) -> _abc.Awaitable[_sandbox_pb2.MergeForkResponse]:
-        """Merges a fork into its workspace, if the workspace has not changed since the fork. ABORTED where it has: nothing
-        was merged. Idempotent by fork id.
+        """Merges a fork into its workspace, if the workspace has not changed since the fork. ABORTED where it has, or where
+        another fork was merged under the same name: nothing was merged. Idempotent by fork id and name.
         """
 
     @_abc_1.abstractmethod

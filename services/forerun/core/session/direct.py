@@ -15,7 +15,7 @@ from forerun.core.session.effects import BeginShared, BumpShared, CancelExecutio
 from forerun.core.session.events import CallFinished, CallIntent
 from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait, provider_failed
 from forerun.core.session.memo import Remembered
-from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
+from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall, fork_of
 from forerun.core.session.racing import Racing
 from forerun.core.session.speculation import Speculations
 
@@ -102,8 +102,7 @@ class Direct:
                 prepared=prepared,
                 speculative=False,
                 timeout_seconds=max(0.001, call.deadline - self._c.now),
-                # The same for every try of the call, so that a worker knows a merge that it has done already.
-                fork=f"call-{call.id[0]}-{call.id[1]}" if prepared.forks else "",
+                fork=fork_of(call.id) if prepared.forks else "",
                 merge_on_success=prepared.forks,
                 idempotency_key=f"{self._c.facts.session}/{call.id[0]}/{call.id[1]}",
                 provider=provider,

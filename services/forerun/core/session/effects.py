@@ -72,9 +72,15 @@ class CancelExecution:
 
 @dataclass(frozen=True, slots=True)
 class MergeFork:
-    """Merge a fork into the workspace. Answer True when merged, False when it was refused or failed."""
+    """Merge a fork into the workspace. Answer True when merged, False when it was refused or failed.
+
+    Attributes:
+        fork: What is merged.
+        as_fork: The fork of the call that it is merged for: whoever executes the call again finds the merge.
+    """
 
     fork: str
+    as_fork: str
     token: int
 
 

@@ -16,6 +16,14 @@ CallId = tuple[int, int]
 """(turn, index) of a call within its session."""
 
 
+def fork_of(call: CallId) -> str:
+    """Id of the fork of a call that works in the workspace.
+
+    The same for every try, also of another owner, so that a worker knows a merge that it has done already.
+    """
+    return f"call-{call[0]}-{call[1]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a call did not end as OK; see the contract's message of the same name.

@@ -22,7 +22,7 @@ from forerun.core.session.effects import (
     ReadShared,
 )
 from forerun.core.session.failures import provider_failed
-from forerun.core.session.model import CallId, ExecutionResult, PreparedCall
+from forerun.core.session.model import CallId, ExecutionResult, PreparedCall, fork_of
 from forerun.core.session.speculated import UNCERTAIN, Committed, Speculation, Stage, Taken
 
 
@@ -245,7 +245,8 @@ class Speculations:
             self._c.generations.bump(speculation.prepared.private.writes)
             self.written()
             then = partial(self._merged, speculation, outcome)
-            self._c.emit(MergeFork(speculation.fork, self._c.token(then)))
+            assert speculation.call is not None
+            self._c.emit(MergeFork(speculation.fork, fork_of(speculation.call), self._c.token(then)))
         else:
             self.close(speculation, outcome, "")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,7 @@ class Engine:
         self._ended = ended
         # By tenant and id: ids are made by callers.
         self._running: dict[tuple[str, str], Execution] = {}
+        self._merging: Counter[tuple[Owner, str]] = Counter()
         self._stopping = False
 
     def execute(self, request: Request) -> AsyncGenerator[Step, None]:
@@ -104,18 +106,22 @@ class Engine:
         if execution.task is not None and not execution.task.done():
             raise Unavailable(ErrorReason.TOOL_FAILED, "the tool was told to stop and goes on")
 
-    async def merge(self, owner: Owner, fork: str) -> int:
-        """Merges a fork; the workspace's new version.
+    async def merge(self, owner: Owner, fork: str, *, name: str = "") -> int:
+        """Merges a fork, under a name if it has another one; the workspace's new version.
 
         Raises:
             NotFound: There is no such fork.
-            Aborted: The workspace has changed since.
+            Aborted: The workspace has changed since, or another fork was merged under the name.
         """
         workspace = await self._workspace(owner)
         if workspace is None:
             raise NotFound(ErrorReason.SNAPSHOT_NOT_FOUND, "no such fork; the session has no workspace on this worker")
-        async with workspace.writing():
-            return await workspace.merge(fork)
+        self._merging[owner, name or fork] += 1
+        try:
+            async with workspace.writing():
+                return await to_the_end(workspace.merge(fork, name=name))
+        finally:
+            self._merging -= Counter([(owner, name or fork)])
 
     async def drop(self, owner: Owner, fork: str) -> None:
         """Drops a fork, stopping what runs in it. Idempotent."""
@@ -184,7 +190,7 @@ class Engine:
             async with asyncio.timeout(request.invocation.timeout_seconds) as bound:
                 execution.bound = bound
                 if request.merge_on_success and request.invocation.tool.uses_workspace:
-                    execution.reached = execution.elsewhere = await self._seen_before(execution)
+                    await self._look_for_earlier(execution)
                 await self._take_seat(execution)
                 result = await self._call(execution)
         except TimeoutError:
@@ -227,16 +233,16 @@ class Engine:
         invocation = execution.request.invocation
         return not self._connectors[type(invocation.tool.endpoint)].ends_with_call(invocation)
 
-    async def _seen_before(self, execution: Execution) -> bool:
-        """True where this call was merged, or where another execution is at it, for a stream that broke.
+    async def _look_for_earlier(self, execution: Execution) -> None:
+        """Finds out whether this call was merged, or is done already: for a stream that broke, or by a speculation.
 
         Then this execution cannot say that nothing was started, not even when it gives up while it waits.
         """
-        invocation = execution.request.invocation
-        return await (await self._workspace_for(execution)).merged(invocation.fork) or any(
-            other is not execution and other.request.invocation.fork == invocation.fork
-            for other in self._of(invocation.owner)
-        )
+        owner, fork = execution.request.invocation.owner, execution.request.invocation.fork
+        others = (other.request.invocation.fork for other in self._of(owner) if other is not execution)
+        execution.reached = execution.elsewhere = (owner, fork) in self._merging or fork in others
+        if not execution.reached:
+            execution.reached = execution.elsewhere = await (await self._workspace_for(execution)).merged(fork)
 
     async def _workspace_for(self, execution: Execution) -> Workspace:
         invocation = execution.request.invocation
@@ -270,19 +276,22 @@ class Engine:
             await workspace.drop(invocation.fork)
             result = await self._in_fork(execution, connector, workspace)
             try:
-                await to_the_end(workspace.merge(invocation.fork, outcome=packed(result)))
+                await to_the_end(workspace.merge(invocation.fork))
             except asyncio.CancelledError:
                 # Taken back too late: the changes are merged, so the true end of this call is its answer.
                 execution.decided = True
             return result
 
     async def _in_fork(self, execution: Execution, connector: Connector, workspace: Workspace) -> Result:
-        """Calls in a fork, which stays for a merge if the tool has answered and is dropped otherwise."""
+        """Calls in a fork, which stays for a merge with the answer if there is one, and is dropped otherwise."""
         fork = execution.request.invocation.fork
         await workspace.fork(fork)
         try:
             execution.reached = True
-            return await connector.call(execution.request.invocation, execution.take)
+            result = await connector.call(execution.request.invocation, execution.take)
+            if (outcome := packed(result)) is not None:
+                await workspace.note(fork, outcome)
+            return result
         except BaseException:
             await to_the_end(workspace.drop(fork))
             raise

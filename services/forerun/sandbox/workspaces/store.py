@@ -3,10 +3,10 @@
     ROOT/<tenant>/<session>/base            the workspace (overlay), with what was merged while it was in use in
     ROOT/<tenant>/<session>/layers/<n>      above it; or
     ROOT/<tenant>/<session>/base-<version>  the same (reflink, copy); older ones stay while somebody reads them
-    ROOT/<tenant>/<session>/state.json      its version and the forks that were merged
+    ROOT/<tenant>/<session>/state.json      its version, the forks that were merged, and as what
     ROOT/<tenant>/<session>/merging.json    exists while a merge is being applied: it will be finished, never undone
-    ROOT/<tenant>/<session>/forks/<fork>/   upper and work (overlay), or tree (reflink, copy)
-    ROOT/<tenant>/<session>/outcomes/       answers of the last merged calls, by fork
+    ROOT/<tenant>/<session>/forks/<fork>/   upper and work (overlay), or tree (reflink, copy); outcome
+    ROOT/<tenant>/<session>/outcomes/       answers of the last merged calls
     ROOT/<tenant>/<session>/trash/          replaced and dropped parts on their way out
 
 A merge is decided by one rename (of `merging.json` into place). Forks do not outlive the process: whoever asked for one

@@ -6,11 +6,10 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from forerun.core import limits
 from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, NotFound, ResourceExhausted
@@ -19,11 +18,10 @@ from forerun.sandbox.isolation.launch import Bind, Overlay
 from forerun.sandbox.workspaces import merging
 from forerun.sandbox.workspaces.disk import file_name, in_thread, remove, write_json
 from forerun.sandbox.workspaces.layers import Layers
+from forerun.sandbox.workspaces.merges import Merges
 from forerun.sandbox.workspaces.outcomes import Outcomes
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.trees import Budget, copy_seed, copy_tree, measure, opened, remove_entry
-
-_REMEMBERED_MERGES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class Workspace:
         self._strategy = strategy
         self._limits = limits
         self._forks: dict[str, _Fork] = {}
-        self._merged: dict[str, int] = {}
+        self._merges = Merges()
         self._outcomes = Outcomes(directory / "outcomes")
         self._throwaways = 0
         self._readers: Counter[Path] = Counter()
@@ -104,7 +102,7 @@ class Workspace:
             await self._settled()
             if fork in self._forks:
                 return
-            if fork in self._merged:
+            if fork in self._merges:
                 raise Aborted(ErrorReason.STATE_CONFLICT, "this fork was merged already; a new one needs a new id")
             if len(self._forks) >= self._limits.forks:
                 raise ResourceExhausted(
@@ -172,32 +170,42 @@ class Workspace:
         async with self._writing:
             yield
 
-    async def merged(self, fork: str) -> bool:
-        """True where a fork of this id was merged."""
+    async def merged(self, name: str) -> bool:
+        """True where a fork was merged under this name."""
         async with self._lock:
             await self._settled()
-            return fork in self._merged
+            return name in self._merges
 
-    async def outcome(self, fork: str) -> bytes | None:
-        """What a merged fork was merged with, if it is still kept."""
-        return await in_thread(self._outcomes.of, fork)
-
-    async def merge(self, fork: str, *, outcome: bytes | None = None) -> int:
-        """Makes a fork's content the workspace's; the new version. Idempotent by id.
-
-        Args:
-            fork: Its id.
-            outcome: Kept with the merge, whatever happens to this process: both are there or none.
+    async def note(self, fork: str, outcome: bytes) -> None:
+        """Keeps the outcome of what has run in a fork: with the fork, and with its merge, whatever happens to us.
 
         Raises:
             NotFound: There is no such fork.
-            Aborted: The workspace has changed since the fork was made; the fork is untouched.
+        """
+        async with self._lock:
+            await in_thread(self._outcomes.note, self._found(fork).directory, outcome)
+
+    async def outcome(self, name: str) -> bytes | None:
+        """The outcome of what was merged under a name, if it is still kept."""
+        return await in_thread(self._outcomes.of, name)
+
+    async def merge(self, fork: str, *, name: str = "") -> int:
+        """Makes a fork's content the workspace's; the new version. Idempotent by fork and name.
+
+        Args:
+            fork: Its id.
+            name: Under which it is known from then on; empty: its id.
+
+        Raises:
+            NotFound: There is no such fork.
+            Aborted: The workspace has changed since the fork was made, or another fork was merged under the name; the
+                fork is untouched.
             FailedPrecondition: A command still runs in the fork.
             ResourceExhausted: The workspace would grow beyond its bounds; the fork is dropped.
         """
         async with self._lock:
             await self._settled()
-            if (version := self._merged.get(fork)) is not None:
+            if (version := self._merges.version(fork, name or fork)) is not None:
                 self._forks.pop(fork, None)
                 return version
             found = self._found(fork)
@@ -211,7 +219,7 @@ class Workspace:
                 )
             try:
                 await self._check_growth(found.directory)
-                await in_thread(self._merge, fork, outcome)
+                await in_thread(self._merge, fork, name or fork)
             except ResourceExhausted:
                 # It could never be merged, and would hold one of the session's places.
                 del self._forks[fork]
@@ -311,11 +319,9 @@ class Workspace:
             self._seed(seed)
             self._save()
         else:
-            state: dict[str, object] = json.loads(state_file.read_text())
-            version, merged = state["version"], state["merged"]
-            if not isinstance(version, int) or not isinstance(merged, Mapping):
-                raise FailedPrecondition(ErrorReason.STORAGE_UNAVAILABLE, "the workspace's state file is damaged")
-            self.version, self._merged = version, {str(fork): int(at) for fork, at in merged.items()}
+            state = json.loads(state_file.read_text())
+            self._merges.load(state)
+            self.version = int(state["version"])
         if self._strategy is Strategy.OVERLAY:
             self._layers.open()
         self._finish_merge()
@@ -328,7 +334,7 @@ class Workspace:
             for base in self._directory.glob("base*"):
                 if base != self._base():
                     remove_entry(root, base.name)
-        self._outcomes.prune(self._merged)
+        self._outcomes.prune(self._merges)
 
     def _seed(self, seed: Path | None) -> None:
         base = self._base()
@@ -355,10 +361,13 @@ class Workspace:
         journal = self._directory / "merging.json"
         if not journal.exists():
             return
-        fork = json.loads(journal.read_text())["fork"]
-        if fork not in self._merged:
+        begun = json.loads(journal.read_text())
+        fork, name = begun["fork"], begun.get("name", begun["fork"])
+        if name not in self._merges:
             self._apply(self._directory / "forks" / file_name(fork))
-            self._committed(fork)
+            self.version += 1
+            self._merges.add(fork, name, self.version)
+            self._save()
         with opened(str(self._directory)) as root, opened("trash", within=root) as trash:
             # Only now: until the merge is committed, whoever finishes it looks for the fork.
             merging.throw_away(root, "forks", file_name(fork), trash)
@@ -367,11 +376,11 @@ class Workspace:
             for name in os.listdir(trash):
                 remove_entry(trash, name)
 
-    def _merge(self, fork: str, outcome: bytes | None) -> None:
-        self._outcomes.keep(fork, outcome)
-        write_json(self._directory / "merging.json", {"fork": fork})
+    def _merge(self, fork: str, name: str) -> None:
+        self._outcomes.keep(name, self._forks[fork].directory)
+        write_json(self._directory / "merging.json", {"fork": fork, "name": name})
         self._finish_merge()
-        self._outcomes.prune(self._merged)
+        self._outcomes.prune(self._merges)
 
     def _apply(self, directory: Path) -> None:
         with opened(str(self._directory)) as root, opened(str(directory)) as fork:
@@ -380,15 +389,8 @@ class Workspace:
             else:
                 merging.take_tree(fork, root, f"base-{self.version + 1}")
 
-    def _committed(self, fork: str) -> None:
-        self.version += 1
-        self._merged[fork] = self.version
-        while len(self._merged) > _REMEMBERED_MERGES:
-            del self._merged[next(iter(self._merged))]
-        self._save()
-
     def _save(self) -> None:
-        write_json(self._directory / "state.json", {"version": self.version, "merged": self._merged})
+        write_json(self._directory / "state.json", {"version": self.version, **self._merges.dump()})
 
     async def _throw_away(self, directory: Path) -> None:
         await in_thread(remove, directory)
