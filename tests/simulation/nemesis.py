@@ -15,8 +15,6 @@ from typing import Final
 import grpc.aio
 
 from forerun.cli.virtual import SERVICES, VirtualPlatform
-from forerun.orchestrator.app import build as build_orchestrator
-from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.runtime.app import App
 from forerun.runtime.auth import CallToken
 from forerun.runtime.bus_memory_faults import FaultRates
@@ -138,25 +136,9 @@ class Platform(VirtualPlatform):
     def _build(self, name: str) -> App:
         true, self.clock = self.clock, self.clocks.setdefault(name, ShiftedClock(self.clock))
         try:
-            return self._built(name)
+            return VirtualPlatform._build(self, name)
         finally:
             self.clock = true
-
-    def _built(self, name: str) -> App:
-        if name not in REPLICAS[1:]:
-            return VirtualPlatform._build(self, name)
-        settings = OrchestratorSettings(
-            **self._common("orchestrator")
-            | {
-                "listen_address": f"{name}:1",
-                "sandbox_targets": ("sandbox:1",),
-                "verifier_target": "verifier:1",
-                "policy_file": self.policy_file,
-            }
-        )
-        return build_orchestrator(
-            settings, clock=self.clock, ids=self.ids, bus=self._buses[name], network=self._network(name)
-        )
 
     def _network(self, source: str) -> MakeNetwork:
         def make(inbound: Inbound, token: CallToken | None, options: NetworkOptions) -> MemoryNetwork:

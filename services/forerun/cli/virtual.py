@@ -45,7 +45,14 @@ _INTERNAL_TOKEN: Final = "services-of-a-platform-in-memory-0123456789"
 SERVICES: Final = ("snapshots", "sandbox", "verifier", "predictor", "orchestrator")
 """In the order in which they start."""
 
-_ADDRESSES: Final = {name: f"{name}:1" for name in SERVICES}
+
+def _address(name: str) -> str:
+    return f"{name}:1"
+
+
+def _service(name: str) -> str:
+    """The service of a replica."""
+    return name.partition("-")[0]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,13 +113,14 @@ class VirtualPlatform:
 
     async def stop(self, shutdown_seconds: float = 20.0) -> None:
         """Stops all services, last started first."""
-        for name in reversed(SERVICES):
-            await self.stop_service(name, shutdown_seconds)
+        for service in reversed(SERVICES):
+            for name in [one for one in self.apps if _service(one) == service]:
+                await self.stop_service(name, shutdown_seconds)
         await self._client.close()
         await self.bus.close(1.0)
 
     async def start_service(self, name: str) -> None:
-        """Starts one service, also again after it was stopped."""
+        """Starts one service, also again after it was stopped. `orchestrator-2` is a second replica of its service."""
         self._buses[name] = MemoryBus(self.broker, name)
         app = self._build(name)
         try:
@@ -131,11 +139,11 @@ class VirtualPlatform:
 
     def channel(self) -> grpc.aio.Channel:
         """A client's channel to the orchestrator."""
-        return self._client.channel(_ADDRESSES["orchestrator"])
+        return self.service_channel("orchestrator")
 
     def service_channel(self, name: str) -> grpc.aio.Channel:
-        """A user's channel to another service."""
-        return self._client.channel(_ADDRESSES[name])
+        """A user's channel to another service, or to another replica."""
+        return self._client.channel(_address(name))
 
     def _network(self, source: str) -> MakeNetwork:
         def make(inbound: Inbound, token: CallToken | None, options: NetworkOptions) -> MemoryNetwork:
@@ -145,10 +153,10 @@ class VirtualPlatform:
 
     def _common(self, name: str) -> dict[str, Any]:
         return {
-            "listen_address": _ADDRESSES[name],
+            "listen_address": _address(name),
             "token_file": self.directory / "tokens.json",
             "internal_token_file": self.directory / "internal-token",
-        } | self.settings.get(name, {})
+        } | self.settings.get(_service(name), {})
 
     def _build(self, name: str) -> App:
         ports: dict[str, Any] = {
@@ -158,11 +166,11 @@ class VirtualPlatform:
             "network": self._network(name),
         }
         common = self._common(name)
-        match name:
+        match _service(name):
             case "orchestrator":
                 targets: dict[str, Any] = {
-                    "sandbox_targets": (_ADDRESSES["sandbox"],),
-                    "verifier_target": _ADDRESSES["verifier"],
+                    "sandbox_targets": (_address("sandbox"),),
+                    "verifier_target": _address("verifier"),
                     "policy_file": self.policy_file,
                 }
                 return build_orchestrator(OrchestratorSettings(**(targets | common)), **ports)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forerun.client import AsyncSession, Call, Served, Status
+from forerun.client import AsyncClient, AsyncSession, Call, Served, Status
 from forerun.core import limits
 from forerun.v1 import session_pb2, session_pb2_grpc
 from tests.integration.cases.conftest import Play, Run, Stage, Tools, policy, tool
@@ -169,6 +169,49 @@ def test_a_write_whose_owner_is_killed_is_not_trusted_although_nobody_takes_the_
             other = await reader.call_tool("get", {"id": 8})
         assert [seen.json(), late.json()] == [{"value": "after"}] * 2
         assert (late.served, other.served) == (Served.DIRECT, Served.READY)
+
+    play(scene, STOCK, tools=stock())
+
+
+def test_another_replica_knows_of_a_write_whose_owner_was_killed(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        await s.platform.start_service("orchestrator-2")
+        async with (
+            AsyncClient(channel=s.platform.service_channel("orchestrator-2"), ids=s.ids) as client,
+            client.session("b") as reader,
+        ):
+            await s.ahead(reader, SEVEN)
+            await asyncio.sleep(1.0)
+            await lost_write(s)
+            await s.ahead(reader, SEVEN)
+            await asyncio.sleep(2 * LATE_SECONDS)
+            seen = await reader.call_tool("peek", {"id": 7})
+            late = await reader.call_tool("get", {"id": 7})
+        assert [seen.json(), late.json()] == [{"value": "after"}] * 2
+        assert late.served is Served.DIRECT
+
+    play(scene, STOCK, tools=stock())
+
+
+def test_replicas_tell_each_other_of_writes_that_run(play: Play) -> None:
+    async def scene(s: Stage) -> None:
+        await s.platform.start_service("orchestrator-2")
+        async with (
+            AsyncClient(channel=s.platform.service_channel("orchestrator-2"), ids=s.ids) as client,
+            client.session("b") as reader,
+            s.client.session("a") as writer,
+        ):
+            writing = asyncio.ensure_future(writer.call_tools([Call("sell", {"id": 7})]))
+            await asyncio.sleep(0.1)
+            await s.ahead(reader, SEVEN)
+            await asyncio.sleep(0.6)
+            seen = await reader.call_tool("peek", {"id": 7})
+            answer = await reader.call_tool("get", {"id": 7})
+            assert (await writing)[0].ok
+            await s.ahead(reader, SEVEN)
+            await asyncio.sleep(1.0)
+            assert await served(reader) == [Served.READY, Served.MEMO, Served.MEMO]
+        assert [seen.json(), answer.json()] == [{"value": "after"}] * 2
 
     play(scene, STOCK, tools=stock())
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from forerun.core import limits
+from forerun.core.freshness import UNSETTLED
 from forerun.core.outcomes import CallStatus, Served
 from forerun.core.providers import BreakerState
 from forerun.core.resources import ROOT, conflicts
 from forerun.core.session.answers import Close, call_answer
 from forerun.core.session.call import Call, Stage
 from forerun.core.session.context import Context
-from forerun.core.session.effects import BeginShared, BumpShared, CancelExecution, Execute
+from forerun.core.session.effects import BeginShared, BumpShared, CancelExecution, Execute, ReadShared
 from forerun.core.session.events import CallFinished, CallIntent
 from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait, provider_failed
 from forerun.core.session.memo import Remembered
@@ -249,8 +250,15 @@ class Direct:
             return
         if call.policy_version != self._c.policy.version or self.being_written(call.prepared):
             return
+        if any(value >= UNSETTLED for value in call.shared.values()):
+            # Looked at anew, so that the next read is kept under what holds when it starts.
+            self._c.emit(ReadShared(tuple(call.shared), self._c.token(self._look_again)))
+            return
         entry = Remembered(result, call.private, call.shared, call.started_at)
         self._c.memo.put(call.prepared.identity, entry)
+
+    def _look_again(self, answer: object) -> None:
+        self._c.marks(answer)
 
     def being_written(self, prepared: PreparedCall) -> bool:
         """A write that runs, or may go on, may have changed what the call depends on: only a look at the tool tells.
