@@ -128,7 +128,7 @@ TABLE: Final[Mapping[str, Beyond]] = {
         "The call fails, its changes are not merged.", ("LIMIT_DISK",), ("FORERUN_SANDBOX_WORKSPACE_MAX_BYTES",)
     ),
     "WORKSPACE_FORKS": Beyond("No further fork is made.", ("LIMIT_DISK",), ("FORERUN_SANDBOX_WORKSPACE_MAX_FORKS",)),
-    "MCP_CONNECTIONS": Beyond("The call fails where none is idle, and may be asked again.", ("QUEUE_FULL",)),
+    "MCP_CONNECTIONS": Beyond("The call fails where none can make room, and may be asked again.", ("QUEUE_FULL",)),
     "WORKERS": Beyond("Further workers are not used."),
     "SUBSCRIPTION_PENDING_MESSAGES": Beyond(
         'The newest are dropped and counted in `forerun_dropped_total{bound="notifications"}`.'

@@ -30,6 +30,7 @@ from forerun.runtime.tracing import Tracing
 from forerun.sandbox.app import build as build_sandbox
 from forerun.sandbox.commands.runner import CommandRunner
 from forerun.sandbox.connectors.command import MakeRunner
+from forerun.sandbox.connectors.mcp import OpenClient
 from forerun.sandbox.isolation.levels import Ladder, Level, LevelName
 from forerun.sandbox.isolation.process import Process
 from forerun.sandbox.settings import SandboxSettings
@@ -74,6 +75,7 @@ class VirtualPlatform:
         ladder: Isolation levels for commands.
         make_runner: Makes what runs commands at a level; given something that needs no real time, commands run under
             virtual time, too.
+        open_mcp: Opens connections to MCP servers; None dials them, which needs a loop in real time.
     """
 
     directory: Path
@@ -87,6 +89,7 @@ class VirtualPlatform:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     ladder: Ladder | None = None
     make_runner: MakeRunner = CommandRunner
+    open_mcp: OpenClient | None = None
     fabric: MemoryFabric = field(init=False)
     broker: MemoryBroker = field(init=False)
     bus: MemoryBus = field(init=False)
@@ -200,4 +203,5 @@ class VirtualPlatform:
                     http_transport=self.http,
                     ladder=ladder,
                     make_runner=self.make_runner,
+                    open_mcp=self.open_mcp,
                 )

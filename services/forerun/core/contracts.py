@@ -277,6 +277,14 @@ def _write_reason(contract: Contract) -> Reason:
     return Reason.PLAIN_WRITE
 
 
+def in_place(contract: Contract, *, uses_workspace: bool) -> Contract:
+    """The contract of a tool where it lives: the word `staged` holds only for a tool that works in the workspace.
+
+    What works elsewhere (HTTP, MCP, Python, the client) has effects that no fork can hold back and nothing undoes.
+    """
+    return replace(contract, staged=False) if contract.staged and not uses_workspace else contract
+
+
 def lowered_by_hints(
     contract: Contract,
     *,

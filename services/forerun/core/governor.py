@@ -18,6 +18,7 @@ class Refusal(StrEnum):
     OFF = "off"
     SHADOW = "shadow"
     NOT_ALLOWED = "not_allowed"
+    CONNECTION_STATE = "connection_state"
     UNKNOWN_TOOL = "unknown_tool"
     BAD_ARGUMENTS = "bad_arguments"
     TAINTED = "tainted"

@@ -227,7 +227,8 @@ WORKSPACE_FORKS: Final = 32
 """Living forks of one workspace: each open speculation may hold one, and as many are on their way out."""
 
 MCP_CONNECTIONS: Final = 512
-"""Connections to MCP servers that one worker holds, stdio servers included. Idle ones make room for new ones."""
+"""Connections to MCP servers that one worker holds, stdio servers included. Idle ones of `stateless` servers make room
+for new ones; what keeps the state of a session does so after SESSION_IDLE_SECONDS."""
 
 WORKERS: Final = 4_096
 """Sandbox workers that one orchestrator knows. More reports than that are somebody's mistake, or an attack."""

@@ -127,10 +127,24 @@ class Executions:
             if effect.prepared.in_client:
                 return await self._client_tools.call(effect)
             self._at_worker.add(effect.execution)
+            expects_state = effect.prepared.connection in session.connections
+            result = _INTERRUPTED
             try:
-                return await self._ports.workers.execute(effect, session.caller, session.context.session, session.label)
+                result = await self._ports.workers.execute(
+                    effect, session.caller, session.context.session, session.label, expects_state=expects_state
+                )
+                return result
             finally:
                 self._at_worker.discard(effect.execution)
+                self._note_connection(effect, result)
+
+    def _note_connection(self, effect: Execute, result: ExecutionResult) -> None:
+        """Notes that a server keeps state for the session, or that a call was told of its loss: once is enough."""
+        server, connections = effect.prepared.connection, self._session.connections
+        if server and not result.not_started:
+            connections.add(server)
+        elif result.state_lost and not effect.ahead:
+            connections.discard(server)
 
 
 def _result_of(done: asyncio.Task[ExecutionResult]) -> ExecutionResult:

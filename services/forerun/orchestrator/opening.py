@@ -170,6 +170,7 @@ class Opening:
             recorded=history.recorded,
         )
         declare(session, hello)
+        session.connections = _connections(session, history)
         runner: Runner
 
         def acknowledged(token: int, stored: bool) -> None:
@@ -240,6 +241,13 @@ def _prepared(
 ) -> dict[tuple[int, int], AskedCall]:
     """Calls of the journal, as they were asked for."""
     return {key: session.asked(call) for key, call in calls.items()}
+
+
+def _connections(session: Session, history: History) -> set[str]:
+    """Servers that keep state for the session: those that an earlier owner has called, or may have."""
+    called = {one.tool for one in history.closed.values() if one.answer.result is not None}
+    called |= {history.asked[key].action.tool for key in history.intents if key in history.asked}
+    return {tool.server for name in called if (tool := session.tools.get(name)) is not None and tool.stateful}
 
 
 def check_hello(hello: session_pb2.Hello) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from forerun.core import limits
 from forerun.core.canonical import CanonicalError, JsonValue, parse_strict
-from forerun.core.contracts import Contract, Scope, effective, lowered_by_hints
+from forerun.core.contracts import Contract, Scope, effective, in_place, lowered_by_hints
 from forerun.core.identity import identity_of
 from forerun.core.resources import footprint
 from forerun.core.schema import SchemaError, ToolSchema, digest_of, parse_schema
@@ -31,6 +31,7 @@ class Tool:
         description: For models.
         uses_workspace: It works in the session's workspace.
         in_client: The client executes it.
+        stateful: Its server keeps state with the session's connection.
         hints: What its server says about it.
     """
 
@@ -42,11 +43,12 @@ class Tool:
     description: str = ""
     uses_workspace: bool = False
     in_client: bool = False
+    stateful: bool = False
     hints: sandbox_pb2.ToolHints | None = None
 
     def contract(self, policy: Policy) -> Contract:
-        """Its contract under a policy, with trust taken away by what its server says."""
-        contract = policy.contract(self.name, self.server)
+        """Its contract under a policy, with trust taken away by where it lives and what its server says."""
+        contract = in_place(policy.contract(self.name, self.server), uses_workspace=self.uses_workspace)
         if self.hints is None:
             return contract
         return lowered_by_hints(
@@ -68,6 +70,7 @@ def tool_of(message: sandbox_pb2.ToolDescription) -> Tool:
         schema_text=message.input_schema,
         description=message.description,
         uses_workspace=message.uses_workspace,
+        stateful=message.stateful,
         hints=message.hints if message.HasField("hints") else None,
     )
 
@@ -163,4 +166,5 @@ class Preparation:
             schema=tool.schema,
             uses_workspace=tool.uses_workspace,
             in_client=tool.in_client,
+            connection=tool.server if tool.stateful else "",
         )

@@ -48,6 +48,7 @@ class Session:
         label: Its logical name.
         held_out: The hold-out took it.
         recorded: The client's events by their ids.
+        connections: Servers that keep state with a connection which a call of the session has used.
     """
 
     caller: Caller
@@ -60,6 +61,7 @@ class Session:
     label: str
     held_out: bool
     recorded: Recorded = field(default_factory=Recorded)
+    connections: set[str] = field(default_factory=set)
     preparation: Preparation = field(init=False)
 
     def __post_init__(self) -> None:

@@ -125,8 +125,18 @@ class Workers:
             return False
         return worker.speculative_free > 0 and worker.waiting == 0 and not worker.away
 
-    async def execute(self, effect: Execute, caller: Caller, session: str, label: str) -> ExecutionResult:
-        """Runs an action to its end. Never raises but for cancellation, which stops the tool."""
+    async def execute(
+        self, effect: Execute, caller: Caller, session: str, label: str, *, expects_state: bool = False
+    ) -> ExecutionResult:
+        """Runs an action to its end. Never raises but for cancellation, which stops the tool.
+
+        Args:
+            effect: What to run.
+            caller: On whose behalf.
+            session: The session.
+            label: Its logical name.
+            expects_state: An earlier call of the session has used the connection that keeps state for it.
+        """
         prepared = effect.prepared
         request = sandbox_pb2.ExecuteRequest(
             execution=effect.execution,
@@ -148,6 +158,7 @@ class Workers:
             tool_concurrency=prepared.contract.concurrency,
             session_label=label,
             provider=effect.provider,
+            expects_state=expects_state,
         )
         if prepared.contract.output_cap_bytes is not None:
             request.output_cap_bytes = prepared.contract.output_cap_bytes
@@ -157,7 +168,9 @@ class Workers:
         size = 0
         try:
             reads = prepared.contract.effect is not Effect.WRITE
-            worker = self._fleet.choose(session, anywhere=reads and not prepared.uses_workspace)
+            # The session's workspace and connections are at its own worker only.
+            anywhere = reads and not (prepared.uses_workspace or prepared.connection)
+            worker = self._fleet.choose(session, anywhere=anywhere)
             self._running[effect.execution] = worker
             if effect.speculative:
                 worker.speculative_free -= 1

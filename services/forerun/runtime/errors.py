@@ -66,6 +66,8 @@ class ErrorReason(StrEnum):
     """The tool, or the way to it, failed before it gave an answer."""
     TOOL_TIMEOUT = "TOOL_TIMEOUT"
     """The tool did not answer within the timeout of its contract."""
+    STATE_LOST = "STATE_LOST"
+    """The connection that kept a session's state with a tool server is gone; nothing was executed. Begin again."""
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     """A call that may not be repeated may have taken effect, and no one can know."""
     NO_FREE_SLOT = "NO_FREE_SLOT"

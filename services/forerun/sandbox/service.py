@@ -186,7 +186,7 @@ def _request(request: sandbox_pb2.ExecuteRequest, tool: Tool) -> Request:
         speculative=priority is not Priority.AUTHORITATIVE, timeout_seconds=_timeout(request.timeout_seconds),
         idempotency_key=request.idempotency_key,
         output_cap_bytes=request.output_cap_bytes if request.HasField("output_cap_bytes") else None, fork=request.fork,
-        provider=request.provider,
+        provider=request.provider, expects_state=request.expects_state,
     )  # fmt: skip
     concurrency = request.tool_concurrency if request.HasField("tool_concurrency") else None
     return Request(request.execution, invocation, priority, concurrency or None, request.merge_on_success)
@@ -244,7 +244,7 @@ def _other_version() -> sandbox_pb2.ExecuteResponse:
 def _description(tool: Tool) -> sandbox_pb2.ToolDescription:
     message = sandbox_pb2.ToolDescription(
         name=tool.name, server=tool.server.name, version=tool.version, input_schema=tool.input_schema,
-        description=tool.description, uses_workspace=tool.uses_workspace,
+        description=tool.description, uses_workspace=tool.uses_workspace, stateful=tool.stateful,
     )  # fmt: skip
     if tool.hints != Hints():
         message.hints.CopyFrom(

@@ -73,7 +73,10 @@ Endpoint = HttpEndpoint | PythonEndpoint | CommandEndpoint | McpEndpoint
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """How to reach a Model Context Protocol server: by `command` (stdio) or by `url` (streamable HTTP)."""
+    """How to reach a Model Context Protocol server: by `command` (stdio) or by `url` (streamable HTTP).
+
+    One that is not `stateless` may keep state with its connection: each session has one of its own.
+    """
 
     command: Sequence[str] = ()
     url: str = ""
@@ -138,6 +141,11 @@ class Tool:
     def uses_workspace(self) -> bool:
         """True where it works in the session's workspace."""
         return isinstance(self.endpoint, CommandEndpoint)
+
+    @property
+    def stateful(self) -> bool:
+        """True where its server keeps state with the session's connection."""
+        return self.server.mcp is not None and not self.server.mcp.stateless
 
     def checked(self, arguments: bytes) -> dict[str, JsonValue]:
         """The arguments, parsed and valid.

@@ -89,9 +89,12 @@ async def test_errors_of_a_tool_and_of_the_protocol_are_answers(desk: Desk) -> N
     assert (await desk.call("absent")).tool_error
 
 
-async def test_state_belongs_to_session_and_kind_of_work(desk: Desk) -> None:
+async def test_state_belongs_to_a_session_and_nothing_runs_ahead_of_it(desk: Desk) -> None:
     assert [await desk.count(session="a"), await desk.count(session="a")] == [1, 2]
-    assert await desk.count(session="a", speculative=True) == 1
+    with pytest.raises(ToolFault, match="stateless") as refused:
+        await desk.count(session="a", speculative=True)
+    assert (refused.value.ended, refused.value.reason) == (Ended.REJECTED, ErrorReason.POLICY_DENIED)
+    assert refused.value.not_started
     assert await desk.count(session="b") == 1
     assert await desk.count(session="a", principal="bob") == 1
     assert await desk.count(session="a") == 3
@@ -108,15 +111,32 @@ async def test_a_stateless_server_is_shared_by_sessions_and_not_by_principals(de
     assert await desk.count(principal="bob") == 1
 
 
+async def test_a_session_keeps_its_state_where_others_want_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MCP_CONNECTIONS", 1)
+    assert await desk.count(session="a") == 1
+    with pytest.raises(ToolFault) as refused:
+        await desk.count(session="b")
+    assert (refused.value.reason, refused.value.not_started) == (ErrorReason.QUEUE_FULL, True)
+    assert await desk.count(session="a", expects_state=True) == 2
+    # One that has been silent for longer than a session may be makes room, and whoever comes back is told.
+    monkeypatch.setattr(limits, "SESSION_IDLE_SECONDS", 0.0)
+    assert await desk.count(session="b") == 1
+    with pytest.raises(ToolFault) as lost:
+        await desk.count(session="a", expects_state=True)
+    assert (lost.value.ended, lost.value.reason) == (Ended.REJECTED, ErrorReason.STATE_LOST)
+    assert lost.value.not_started
+
+
+@pytest.mark.parametrize("desk", [True], indirect=True)
 async def test_idle_connections_make_room_and_busy_ones_are_one_error_that_names_the_bound(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MCP_CONNECTIONS", 1)
-    assert [await desk.count(session=name) for name in ("a", "b", "a")] == [1, 1, 1]
-    hanging = asyncio.ensure_future(desk.call("slow", session="c"))
+    assert [await desk.count(principal=name) for name in ("a", "b", "a")] == [1, 1, 1]
+    hanging = asyncio.ensure_future(desk.call("slow", principal="c"))
     await desk.until("begun")
     with pytest.raises(ToolFault) as caught:
-        await desk.count(session="d")
+        await desk.count(principal="d")
     assert caught.value.reason is ErrorReason.QUEUE_FULL
     assert caught.value.metadata["limit"] == "MCP_CONNECTIONS"
     hanging.cancel()

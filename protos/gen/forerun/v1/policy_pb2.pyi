@@ -617,7 +617,9 @@ class McpServer(_message.Message):
     url: _builtins.str
     """Address of a streamable HTTP server. Either this or `command`."""
     stateless: _builtins.bool
-    """Calls of different sessions may share a connection."""
+    """No call depends on earlier calls of the same connection, so calls of different sessions may share one, and calls
+    that run ahead may use it. Without it each session has a connection of its own, and its tools never run ahead.
+    """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Command line of a stdio server."""

@@ -53,8 +53,9 @@ def refusal(
     if not decision.allowed or decision.reason in (Reason.TRANSACTIONAL, Reason.COMPENSATED) or prepared.in_client:
         # Tools of the client and undoable writes need a way to take them back that this loop does not have.
         return Refusal.NOT_ALLOWED
-    if decision.reason is Reason.STAGED and not prepared.uses_workspace:
-        return Refusal.NOT_ALLOWED
+    if prepared.connection:
+        # What runs ahead never touches the session's own connection, and no other one knows the session's state.
+        return Refusal.CONNECTION_STATE
     if taint:
         return Refusal.TAINTED
     if c.lingering.touches(prepared.private.depends):

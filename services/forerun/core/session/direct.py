@@ -135,6 +135,8 @@ class Direct:
             result = replace(result, status=CallStatus.UNAVAILABLE)
         self._note_end(call, result)
         self._judge(call.prepared, result)
+        if result.state_lost:
+            self._c.memo.clear()  # what was read through that connection is true no more
         if self._may_retry(call, result):
             self._bump_private(call.prepared)
             call.stage = Stage.BACKING_OFF

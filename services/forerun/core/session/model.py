@@ -58,6 +58,8 @@ class PreparedCall:
         schema: The tool's schema, where it has one.
         uses_workspace: It works in the session's workspace.
         in_client: It is executed by the client.
+        connection: The server that keeps state with the session's connection, so that no other connection gives the
+            true result; empty where none does.
     """
 
     tool: str
@@ -72,6 +74,7 @@ class PreparedCall:
     schema: ToolSchema | None = None
     uses_workspace: bool = False
     in_client: bool = False
+    connection: str = ""
 
     @property
     def writes(self) -> bool:
@@ -100,8 +103,13 @@ class PreparedCall:
 
     @property
     def speculable(self) -> bool:
-        """The policy allows to run it ahead."""
-        return may_speculate(self.contract).allowed
+        """The policy allows to run it ahead, and it can be."""
+        return may_speculate(self.contract).allowed and not self.connection
+
+    @property
+    def auditable(self) -> bool:
+        """Executed again elsewhere, it gives the same."""
+        return self.rememberable and not self.connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,11 @@ class ExecutionResult:
     no_slot: bool = False
     may_continue: bool = False
     stored_bytes: int = 0
+
+    @property
+    def state_lost(self) -> bool:
+        """It was refused because the connection that kept the session's state with the tool's server is gone."""
+        return self.failure is not None and self.failure.reason == "STATE_LOST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ class Racing:
         pace = self._pace(call.prepared)
         pace.calls += 1
         race = call.prepared.contract.race
-        if race is None or call.prepared.in_client or call.prepared.uses_workspace:
+        one = call.prepared
+        if race is None or one.in_client or one.uses_workspace or one.connection:
             return
         delay = pace.delay(race)
         if delay is not None:

@@ -360,7 +360,7 @@ class Speculations:
                 probability=speculation.estimate.lower_bound,
                 hit=outcome.hit,
             )
-        audit = outcome.hit and speculation.prepared.rememberable and self._sampled(speculation)
+        audit = outcome.hit and speculation.prepared.auditable and self._sampled(speculation)
         marks = dict(speculation.private.marks) | {f"shared/{mark}": n for mark, n in speculation.shared.items()}
         entry = LedgerEntry(
             kind=EntryKind.EARLY if speculation.early else EntryKind.SPECULATION,

@@ -1,9 +1,10 @@
 """Tools of Model Context Protocol servers.
 
-One connection for each (tenant, principal, credential scope, server), a second one for speculation unless the server is
-declared `stateless`, so that a speculative call never touches state that an authoritative one sees; a stdio server that
-is not stateless has them for each session. Cancelling a call sends the protocol's cancel notification. A stdio server
-is a plain process of the worker's user, unless its `min_isolation` asks for a sandbox.
+One connection for each (tenant, principal, credential scope, server) where the server is declared `stateless`. Any
+other server may keep state with its connection: each session has one of its own, on which calls that the agent asked
+for run and nothing else, which makes no room for others while its session lives, and whose loss is told to the session
+instead of being hidden by another connection (ADR 7). Cancelling a call sends the protocol's cancel notification. A
+stdio server is a plain process of the worker's user, unless its `min_isolation` asks for a sandbox.
 
 The observation is the text itself where the answer is one plain text block; otherwise the canonical JSON of `content`,
 `structuredContent` and `isError`, marked `profile=mcp-result`. Integers and texts are exact; numbers with a fraction
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -54,7 +55,11 @@ class _Key:
     principal: str = ""
     credential_scope: str = ""
     session: str = ""
-    speculative: bool = False
+
+    @property
+    def stateful(self) -> bool:
+        """It keeps the state of a session."""
+        return bool(self.session)
 
 
 class _Connection:
@@ -63,12 +68,27 @@ class _Connection:
     def __init__(self, server: Server, open_client: OpenClient) -> None:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
-        self.calls = 0
+        self._calls = 0
+        self._used_at = asyncio.get_running_loop().time()
         self._task = asyncio.ensure_future(self._own(server, open_client))
 
     @property
     def dead(self) -> bool:
         return self._task.done() or self._closing.is_set()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """A call runs on it."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._used_at = asyncio.get_running_loop().time()
+
+    def idle(self, seconds: float) -> bool:
+        """No call has run on it for so long."""
+        return not self._calls and asyncio.get_running_loop().time() - self._used_at >= seconds
 
     async def client(self) -> Client:
         return await asyncio.shield(self._ready)
@@ -118,15 +138,17 @@ class McpConnector:
         """Calls a tool.
 
         Raises:
-            ToolFault: There is no answer.
+            ToolFault: There is no answer. STATE_LOST where the connection that the session had is gone.
         """
         endpoint = invocation.tool.endpoint
         assert isinstance(endpoint, McpEndpoint)
         key = _key(invocation)
+        if key.stateful:
+            self._check_state(key, invocation)
         connection, client = await self._connected(key, invocation.tool.server)
-        connection.calls += 1
         try:
-            answer = await client.call_tool(endpoint.remote_name, _plain(invocation.arguments))
+            with connection.calling():
+                answer = await client.call_tool(endpoint.remote_name, _plain(invocation.arguments))
         except MCPError as error:
             if error.code == CONNECTION_CLOSED or connection.dead:
                 await self._forget(key, connection)
@@ -136,8 +158,6 @@ class McpConnector:
             # The library has no common root for a transport that broke under a call.
             await self._forget(key, connection)
             raise _broken(invocation) from error
-        finally:
-            connection.calls -= 1
         return _observation(answer)
 
     def ends_with_call(self, invocation: Invocation) -> bool:
@@ -183,6 +203,23 @@ class McpConnector:
         self._connections.clear()
         await asyncio.gather(*(connection.close() for connection in connections))
 
+    def _check_state(self, key: _Key, invocation: Invocation) -> None:
+        """Refuses what would be answered from another state than that of the session's own calls."""
+        server = invocation.tool.server.name
+        if invocation.speculative:
+            raise rejected(
+                ErrorReason.POLICY_DENIED,
+                f"the MCP server {server} keeps state with its connection, so nothing runs ahead of it; where no call "
+                "depends on earlier ones, declare it `stateless`", server=server,
+            )  # fmt: skip
+        connection = self._connections.get(key)
+        if invocation.expects_state and (connection is None or connection.dead):
+            raise rejected(
+                ErrorReason.STATE_LOST,
+                f"the session's connection to the MCP server {server} is gone, and with it the state that its calls "
+                "made; this call was not executed, the next one begins with a new connection", server=server,
+            )  # fmt: skip
+
     async def _connected(self, key: _Key, server: Server) -> tuple[_Connection, Client]:
         connection = self._connections.get(key)
         if connection is None or connection.dead:
@@ -204,16 +241,21 @@ class McpConnector:
             ) from error  # fmt: skip
 
     async def _make_room(self) -> None:
-        """Closes the oldest idle connection when there are too many."""
+        """Closes the oldest idle connection when there are too many: one that keeps no session's state.
+
+        A session that was silent for longer than any may be has ended, or will be told.
+        """
         if len(self._connections) < limits.MCP_CONNECTIONS:
             return
         for key, connection in self._connections.items():
-            if connection.calls == 0:
+            bound = limits.SESSION_IDLE_SECONDS if key.stateful else 0.0
+            if connection.dead or connection.idle(bound):
                 await self._forget(key, connection)
                 return
         raise ToolFault(
             Ended.UNAVAILABLE, ErrorReason.QUEUE_FULL,
-            f"all {limits.MCP_CONNECTIONS} MCP connections of this worker are busy (MCP_CONNECTIONS)",
+            f"all {limits.MCP_CONNECTIONS} MCP connections of this worker are busy, or keep the state of sessions "
+            "(MCP_CONNECTIONS)",
             metadata={"limit": "MCP_CONNECTIONS"}, not_started=True,
         )  # fmt: skip
 
@@ -258,13 +300,9 @@ class McpConnector:
 
 def _key(invocation: Invocation) -> _Key:
     server = invocation.tool.server
-    mcp = server.mcp
-    assert mcp is not None
-    own_session = bool(mcp.command) and not mcp.stateless
     return _Key(
         server.name, invocation.tenant, invocation.principal, invocation.credential_scope,
-        session=invocation.session if own_session else "",
-        speculative=invocation.speculative and not mcp.stateless,
+        session=invocation.session if invocation.tool.stateful else "",
     )  # fmt: skip
 
 

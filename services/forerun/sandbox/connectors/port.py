@@ -46,6 +46,7 @@ class Invocation:
         output_cap_bytes: Cap of the tool's own contract.
         fork: Fork of the workspace to work in; empty reads the workspace.
         provider: Which of the tool's equivalent providers.
+        expects_state: An earlier call of the session has used the connection that keeps state for it.
     """
 
     tool: Tool
@@ -62,6 +63,7 @@ class Invocation:
     output_cap_bytes: int | None = None
     fork: str = ""
     provider: int = 0
+    expects_state: bool = False
 
     @property
     def owner(self) -> Owner:
