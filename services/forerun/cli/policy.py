@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Column, Table
 
-from forerun.core.contracts import Contract, ResourceTemplate, Scope, repeatable
+from forerun.cli.policy_places import Place, Placed, placed, places_of
+from forerun.core.contracts import Contract, ResourceTemplate, Scope, may_speculate, repeatable
 from forerun.runtime.errors import ErrorReason, ForerunError
 from forerun.runtime.policy import Policy, contract_message, policies_of, read_policy_file
 from forerun.runtime.settings import EXIT_FAILED, EXIT_MISSING
-from forerun.v1 import policy_pb2
 
 _PIPE_WIDTH = 200
 
@@ -44,49 +45,67 @@ def run(args: argparse.Namespace) -> int:
     except ForerunError as error:
         Console(stderr=True, highlight=False).print(error.message, style="red", markup=False)
         return EXIT_MISSING if error.reason is ErrorReason.DEPENDENCY_MISSING else EXIT_FAILED
-    unused = _without_contract(message, policies)
+    places = places_of(message.servers)
+    looks = [_look(policy, places) for policy in policies]
     if args.json:
-        sys.stdout.write(json.dumps(_as_json(policies, unused)) + "\n")
+        sys.stdout.write(json.dumps(_as_json(looks)) + "\n")
     else:
         # A file or a pipe has no width of its own, and nobody wants broken lines in it.
         width = None if sys.stdout.isatty() else _PIPE_WIDTH
-        _show(policies, unused, Console(highlight=False, width=width))
+        _show(looks, Console(highlight=False, width=width))
     return 0
 
 
-def _contracts(policy: Policy) -> list[Contract]:
-    return [*policy.contracts.values(), *(contract for _, contract in policy.prefixes)]
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A policy, as it holds for the tools of its file.
+
+    Attributes:
+        policy: The policy.
+        contracts: Its contracts.
+        without: Tools of the file's servers that it does not know: they count as writes to everything.
+    """
+
+    policy: Policy
+    contracts: tuple[Placed, ...]
+    without: tuple[str, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What does not hold, one sentence each."""
+        return [warning for one in self.contracts for warning in one.warnings]
 
 
-def _without_contract(message: policy_pb2.PolicyFile, policies: Iterable[Policy]) -> dict[str, list[str]]:
-    """Tools of the file's servers that a policy does not know: they count as writes to everything."""
-    tools = [(tool.name, server.name) for server in message.servers for tool in server.tools]
-    return {
-        policy.name: sorted(name for name, server in tools if not policy.contract(name, server).known)
-        for policy in policies
-    }
+def _look(policy: Policy, places: Sequence[Place]) -> _Look:
+    contracts = [*policy.contracts.values(), *(contract for _, contract in policy.prefixes)]
+    known = [one.tool for one in contracts if one.known]
+    without = {place.name for place in places if not any(place.takes(tool) for tool in known)}
+    return _Look(policy, tuple(placed(one, places) for one in contracts), tuple(sorted(without)))
 
 
-def _as_json(policies: Iterable[Policy], unused: dict[str, list[str]]) -> dict[str, object]:
+def _as_json(looks: Iterable[_Look]) -> dict[str, object]:
     return {
         "policies": [
             {
-                "name": policy.name,
-                "version": policy.version,
-                "mode": policy.mode.value,
+                "name": look.policy.name,
+                "version": look.policy.version,
+                "mode": look.policy.mode.value,
                 "tools": [
-                    json_format.MessageToDict(contract_message(one), preserving_proto_field_name=True)
-                    for one in _contracts(policy)
+                    json_format.MessageToDict(contract_message(one.contract), preserving_proto_field_name=True)
+                    | {"ahead": _ahead(one), "repeatable": repeatable(one.contract)}
+                    for one in look.contracts
                 ],
-                "without_contract": unused[policy.name],
+                "without_contract": list(look.without),
+                "warnings": look.warnings,
             }
-            for policy in policies
+            for look in looks
         ]
     }
 
 
-def _show(policies: Iterable[Policy], unused: dict[str, list[str]], console: Console) -> None:
-    for policy in policies:
+def _show(looks: Sequence[_Look], console: Console) -> None:
+    for look in looks:
+        policy = look.policy
         console.print(f"policy {policy.label}: mode {policy.mode.value}, hold-out {policy.hold_out:g}", markup=False)
         table = Table(
             *(Column(name, no_wrap=True) for name in ("tool", "effect", "ahead", "repeatable")),
@@ -94,11 +113,12 @@ def _show(policies: Iterable[Policy], unused: dict[str, list[str]], console: Con
             box=None,
             pad_edge=False,
         )
-        for contract in _contracts(policy):
+        for one in look.contracts:
+            contract = one.contract
             table.add_row(
                 contract.tool,
                 contract.effect.value if contract.known else "write (unknown)",
-                "yes" if contract.speculate else "no",
+                _ahead(one),
                 "yes" if repeatable(contract) else "no",
                 _resources(contract.reads),
                 _resources(contract.writes),
@@ -107,11 +127,23 @@ def _show(policies: Iterable[Policy], unused: dict[str, list[str]], console: Con
                 ", ".join(_attributes(contract)),
             )
         console.print(table)
-        if unused[policy.name]:
-            names = ", ".join(unused[policy.name])
+        if look.without:
+            names = ", ".join(look.without)
             console.print(f"without a contract, so writes to everything that never run ahead: {names}", markup=False)
-    if not policies:
+        for warning in look.warnings:
+            console.print(f"warning: {warning}", style="yellow", markup=False)
+    if not looks:
         console.print("no policies: everything is executed as asked, nothing ahead")
+
+
+def _ahead(one: Placed) -> str:
+    """Whether calls are run ahead: `yes`, `no`, or `reads` where the arguments decide and only reads are."""
+    contract = one.contract
+    if one.stateful:
+        return "no"
+    if may_speculate(contract).allowed:
+        return "yes"
+    return "reads" if contract.speculate and (contract.read_when or contract.shell_argument) else "no"
 
 
 def _resources(templates: Iterable[ResourceTemplate]) -> str:
