@@ -238,7 +238,8 @@ class Agent:
                 )
             )
             if planned.tool == "get" and result.status.value == "ok" and not result.tool_error:
-                self._next = int(json.loads(result.content)["next"])
+                with suppress(ValueError):  # no answer of the server: that is for the checks to say
+                    self._next = int(json.loads(result.content)["next"])
 
     # ------------------------------------------------------------ unary calls beside the stream
 

@@ -205,8 +205,8 @@ def key_of(one: Asked) -> str:
 
 
 def split_key(key: str) -> tuple[str, int, int]:
-    """Session, turn and index of a key."""
-    session, turn, index = key.split("/")
+    """Session, turn and index of a key; nobody's of an execution that is not a call's own."""
+    session, turn, index = key.split("/") if "/" in key else ("", "0", "0")
     return session, int(turn), int(index)
 
 
