@@ -15,11 +15,12 @@ from forerun.core.candidates import Candidate
 from forerun.core.candidates import problems as candidate_problems
 from forerun.core.plan import PlanOptions
 from forerun.core.resources import ROOT
-from forerun.core.session import Effect, Proposal, SessionMachine
+from forerun.core.session import Proposal
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
 from forerun.orchestrator.places import SessionPlaces
 from forerun.orchestrator.planning import PlanRun
+from forerun.orchestrator.requests import check_batch, check_journal, take_event
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
 from forerun.runtime.auth import Caller
@@ -28,9 +29,7 @@ from forerun.runtime.errors import (
     ErrorReason,
     FailedPrecondition,
     ForerunError,
-    InvalidArgument,
     PermissionDenied,
-    ResourceExhausted,
     Unavailable,
 )
 from forerun.runtime.metrics_table import SessionResult
@@ -186,11 +185,11 @@ class Orchestrator:
             InvalidArgument: the message is not well formed: nothing of it runs.
             ResourceExhausted: too many calls wait on this replica, or the session's journal is full: the same.
         """
-        _check_batch(batch)
+        check_batch(batch)
         session = runner.session
         if batch.turn > session.machine.last_turn:  # what is asked again was admitted before
             self._p.ports.places.admit(len(batch.calls))
-            _check_journal(session)
+            check_journal(session)
         calls = [session.asked(one) for one in batch.calls]
         timeout = batch.timeout_seconds if batch.HasField("timeout_seconds") else None
         now = self._p.ports.monotonic()
@@ -211,7 +210,7 @@ class Orchestrator:
         """
         if turn > runner.session.machine.last_turn:
             self._p.ports.places.admit(1)
-            _check_journal(runner.session)
+            check_journal(runner.session)
         return PlanRun(runner, turn, options, ask=self.ask, cancel=self.cancel, monotonic=self._p.ports.monotonic)
 
     def record(self, runner: Runner, event: session_pb2.ClientEvent, event_id: str = "") -> int:
@@ -225,11 +224,11 @@ class Orchestrator:
         known = recorded.number(event_id) if event_id else None
         if known is not None:
             return known
-        _check_journal(runner.session)
+        check_journal(runner.session)
         now = self._p.ports.monotonic()
         if event.HasField("model_started"):
             runner.step.begin(now)
-        runner.apply(_take_event(machine, event, now, event_id))
+        runner.apply(take_event(machine, event, now, event_id))
         if event_id:
             recorded.add(event_id, machine.number)
         return machine.number
@@ -353,52 +352,6 @@ async def _send_on(runner: Runner) -> None:
     while runner.session.machine.running:
         await runner.quiet.wait()
     runner.abandon()
-
-
-def _take_event(machine: SessionMachine, event: session_pb2.ClientEvent, now: float, event_id: str) -> list[Effect]:
-    match event.WhichOneof("event"):
-        case "user_turn":
-            return machine.user_turn(event.user_turn.text, now, event_id=event_id)
-        case "model_started":
-            return machine.model_started(event.model_started.turn, now, event_id=event_id)
-        case "assistant_message":
-            said = event.assistant_message
-            return machine.assistant_message(said.turn, said.text, now, event_id=event_id)
-        case "task_outcome":
-            outcome = event.task_outcome
-            return machine.task_outcome(outcome.reward, outcome.label, now, event_id=event_id)
-    raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the event says nothing")
-
-
-def _check_batch(batch: session_pb2.CallBatch) -> None:
-    if not batch.turn or not batch.calls:
-        raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "a batch needs a `turn` from 1 on and at least one call")
-    if len(batch.calls) > limits.CALLS_PER_MESSAGE:
-        raise InvalidArgument(
-            ErrorReason.ARGUMENT_INVALID,
-            f"{len(batch.calls)} calls in one message; at most {limits.CALLS_PER_MESSAGE} (CALLS_PER_MESSAGE)",
-            metadata={"limit": "CALLS_PER_MESSAGE"},
-        )
-    if len({call.index for call in batch.calls}) != len(batch.calls):
-        raise InvalidArgument(
-            ErrorReason.PROTOCOL_VIOLATION, "two calls of the message have the same index; number them from 0 on"
-        )
-    if batch.HasField("timeout_seconds") and not 0 < batch.timeout_seconds <= limits.DEADLINE_MAX_SECONDS:
-        raise InvalidArgument(
-            ErrorReason.ARGUMENT_INVALID,
-            f"timeout_seconds must be above 0 and at most {limits.DEADLINE_MAX_SECONDS:g} (DEADLINE_MAX_SECONDS)",
-        )
-
-
-def _check_journal(session: Session) -> None:
-    """A take-over reads the whole journal, so it has an end. Calls that are open are still written down."""
-    if session.machine.number >= limits.JOURNAL_EVENTS_PER_SESSION:
-        raise ResourceExhausted(
-            ErrorReason.BUDGET_EXHAUSTED,
-            f"the session's journal has {session.machine.number} events, the most it takes is "
-            f"{limits.JOURNAL_EVENTS_PER_SESSION} (JOURNAL_EVENTS_PER_SESSION, no setting); open a new session",
-            metadata={"limit": "JOURNAL_EVENTS_PER_SESSION"},
-        )
 
 
 def _same_caller(runner: Runner, caller: Caller) -> None:
