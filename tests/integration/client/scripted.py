@@ -181,6 +181,9 @@ class ScriptedServicer(session_pb2_grpc.SessionServiceServicer):
     async def EndSession(self, request: Any, context: Any) -> session_pb2.EndSessionResponse:  # noqa: N802
         raise NotImplementedError
 
+    def RunPlan(self, request_iterator: Any, context: Any) -> AsyncIterator[session_pb2.RunPlanResponse]:  # noqa: N802
+        raise NotImplementedError
+
     async def GetTotals(self, request: Any, context: Any) -> session_pb2.GetTotalsResponse:  # noqa: N802
         return session_pb2.GetTotalsResponse(totals=session_pb2.Totals(calls=7, sessions=len(self.journals)))
 
