@@ -6,13 +6,19 @@ import json
 import os
 import socket
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import mcp
 import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from forerun.core import limits
 from forerun.runtime.errors import ErrorReason
@@ -257,6 +263,20 @@ async def test_a_list_has_schemas_and_hints(desk: Desk) -> None:
 
 
 @contextlib.asynccontextmanager
+async def serving(app: Starlette, port: int = 0) -> AsyncIterator[int]:
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
+        task = asyncio.ensure_future(running.serve(sockets=[listening]))
+        while not running.started:  # noqa: ASYNC110  (uvicorn has no event for it)
+            await asyncio.sleep(0.01)
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            running.should_exit = True
+            await task
+
+
+@contextlib.asynccontextmanager
 async def http_server() -> AsyncIterator[tuple[str, list[str]]]:
     seen: list[str] = []
     server: MCPServer[None] = MCPServer("http")
@@ -266,17 +286,37 @@ async def http_server() -> AsyncIterator[tuple[str, list[str]]]:
         seen.append("hello")
         return "hello over http"
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        running = uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error", lifespan="on"))
-        task = asyncio.ensure_future(running.serve(sockets=[listening]))
-        while not running.started:  # noqa: ASYNC110  (uvicorn has no event for it)
-            await asyncio.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{port}/mcp", seen
-        finally:
-            running.should_exit = True
-            await task
+    async with serving(server.streamable_http_app()) as port:
+        yield f"http://127.0.0.1:{port}/mcp", seen
+
+
+def with_sessions() -> Starlette:
+    """A server of the protocol of 2025, which counts its calls by session and forgets them when it restarts."""
+    counts: dict[str, int] = {}
+
+    async def answer(request: Request) -> Response:
+        asked = await request.json()
+        session = request.headers.get("mcp-session-id", "")
+        headers: dict[str, str] = {}
+        match asked["method"]:
+            case "initialize":
+                headers["mcp-session-id"] = str(uuid.uuid4())
+                counts[headers["mcp-session-id"]] = 0
+                about = {"name": "old", "version": "1"}
+                result: Any = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+            case _ if session not in counts:
+                return Response(status_code=404 if session else 400)
+            case "tools/list":
+                result = {"tools": [{"name": "count", "inputSchema": {"type": "object"}}]}
+            case "tools/call":
+                counts[session] += 1
+                text = json.dumps({"count": counts[session]})
+                result = {"content": [{"type": "text", "text": text}], "isError": False}
+            case _:
+                return Response(status_code=202)
+        return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "result": result}, headers=headers)
+
+    return Starlette(routes=[Route("/mcp", answer, methods=["POST"])])
 
 
 async def test_streamable_http(tmp_path: Path) -> None:
@@ -290,4 +330,21 @@ async def test_streamable_http(tmp_path: Path) -> None:
             await Desk(connector, elsewhere, tmp_path).call("hello")
         assert refused.value.reason is ErrorReason.EGRESS_DENIED
         assert seen == ["hello"]
+        await connector.close()
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+async def test_an_http_server_that_forgot_the_session_has_executed_nothing(tmp_path: Path, stateless: bool) -> None:
+    connector = McpConnector(Secrets(None))
+    async with serving(with_sessions()) as port:
+        web = McpServer(url=f"http://127.0.0.1:{port}/mcp", stateless=stateless)
+        desk = Desk(connector, Server("web", mcp=web), tmp_path)
+        assert [await desk.count(), await desk.count()] == [1, 2]
+    async with serving(with_sessions(), port):
+        with pytest.raises(ToolFault) as caught:
+            await desk.count(expects_state=True)
+        lost, again = (Ended.REJECTED, ErrorReason.STATE_LOST), (Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED)
+        assert (caught.value.ended, caught.value.reason) == (again if stateless else lost)
+        assert caught.value.not_started
+        assert await desk.count() == 1
         await connector.close()

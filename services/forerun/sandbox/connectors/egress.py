@@ -21,6 +21,8 @@ import httpx2
 from forerun.runtime.errors import ErrorReason
 from forerun.sandbox.connectors.port import Ended, ToolFault, rejected
 
+_MCP_SESSION: Final = "mcp-session-id"
+
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -159,15 +161,25 @@ class McpEgressTransport(httpx2.AsyncBaseTransport):
         inner: Makes the connections.
         egress: Destinations of the server.
         resolve: Resolves names.
+
+    Attributes:
+        forgotten: The server has said that it does not know the connection's MCP session any more (404).
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, egress: Egress, resolve: Resolve = system_resolve) -> None:
         self._inner = inner
         self._egress = egress
         self._resolve = resolve
+        self.forgotten = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Sends a request to an address that the server's egress allows."""
+        response = await self._sent(request)
+        if response.status_code == httpx2.codes.NOT_FOUND and request.method == "POST":
+            self.forgotten |= _MCP_SESSION in request.headers
+        return response
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         *others, last = await judged_addresses(self._egress, host, port, self._resolve)

@@ -133,6 +133,7 @@ class McpConnector:
         self._resolve = resolve
         self._open_client = open_client or self._dial
         self._connections: dict[_Key, _Connection] = {}
+        self._transports: dict[int, McpEgressTransport] = {}
 
     async def call(self, invocation: Invocation, sink: Sink) -> Result:
         """Calls a tool.
@@ -150,6 +151,9 @@ class McpConnector:
             with connection.calling():
                 answer = await client.call_tool(endpoint.remote_name, _plain(invocation.arguments))
         except MCPError as error:
+            if self._forgotten(client):
+                await self._forget(key, connection)
+                raise (_lost if key.stateful else _unknown_there)(invocation.tool.server.name) from error
             if error.code == CONNECTION_CLOSED or connection.dead:
                 await self._forget(key, connection)
                 raise _broken(invocation) from error
@@ -214,11 +218,7 @@ class McpConnector:
             )  # fmt: skip
         connection = self._connections.get(key)
         if invocation.expects_state and (connection is None or connection.dead):
-            raise rejected(
-                ErrorReason.STATE_LOST,
-                f"the session's connection to the MCP server {server} is gone, and with it the state that its calls "
-                "made; this call was not executed, the next one begins with a new connection", server=server,
-            )  # fmt: skip
+            raise _lost(server)
 
     async def _connected(self, key: _Key, server: Server) -> tuple[_Connection, Client]:
         connection = self._connections.get(key)
@@ -289,7 +289,16 @@ class McpConnector:
             timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
         )  # fmt: skip
         async with http, Client(streamable_http_client(mcp.url, http_client=http)) as client:
-            yield client
+            self._transports[id(client)] = transport
+            try:
+                yield client
+            finally:
+                del self._transports[id(client)]
+
+    def _forgotten(self, client: Client) -> bool:
+        """The server has restarted, or ended the session of its own: it has executed nothing of this request."""
+        transport = self._transports.get(id(client))
+        return transport is not None and transport.forgotten
 
     def _stdio(self, mcp: McpServer) -> StdioServerParameters:
         # The library lays our environment over a few variables of the host; all of these get values that say nothing.
@@ -311,6 +320,21 @@ def _fault_of(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _lost(server: str) -> ToolFault:
+    return rejected(
+        ErrorReason.STATE_LOST,
+        f"the session's connection to the MCP server {server} is gone, and with it the state that its calls made; this "
+        "call was not executed, the next one begins with a new connection", server=server,
+    )  # fmt: skip
+
+
+def _unknown_there(server: str) -> ToolFault:
+    return ToolFault(
+        Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, f"the MCP server {server} does not know its connection any more",
+        metadata={"server": server}, not_started=True,
+    )  # fmt: skip
 
 
 def _broken(invocation: Invocation) -> ToolFault:
