@@ -6,7 +6,7 @@ import pytest
 
 from forerun.core.ledger import FIRST_WON, SECOND_WON, EntryKind, LedgerEntry
 from forerun.core.outcomes import CallStatus
-from forerun.core.session import ExecutionResult, Failure
+from forerun.core.session import ExecutionResult, Failure, PreparedCall
 from tests.unit.session.driver import POLICY, Driver, asked, proposal
 
 AWAY = ExecutionResult(status=CallStatus.UNAVAILABLE, failure=Failure("TOOL_FAILED", "the host is away"))
@@ -61,6 +61,15 @@ def test_an_attempt_that_fails_leaves_the_answer_to_the_other() -> None:
     assert d.answers[41, 0].status is CallStatus.OK
     assert d.answers[41, 0].waited_seconds == pytest.approx(4.05)
     assert len(d.executed) == 2, "no retry beside the attempt that runs"
+
+
+def test_what_keeps_state_with_its_connection_is_not_raced() -> None:
+    d = warmed(**{"race@0": 30.0, "race@1": 1.0})
+    one = asked(0, "race", id=0)
+    assert isinstance(one.prepared, PreparedCall)
+    d.ask(41, replace(one, prepared=replace(one.prepared, connection="server")))
+    d.run()
+    assert (d.answers[41, 0].waited_seconds, len(d.executed)) == (30.0, 1)
 
 
 def test_answers_that_differ_are_reported() -> None:
