@@ -7,6 +7,7 @@ from enum import StrEnum
 from forerun.core.candidates import Candidate
 from forerun.core.freshness import Recorded
 from forerun.core.governor import Estimate
+from forerun.core.ledger import EntryKind, LedgerEntry
 from forerun.core.outcomes import Outcome
 from forerun.core.session.model import CallId, ExecutionResult, PreparedCall
 
@@ -80,3 +81,45 @@ class Speculation:
     def fork(self) -> str:
         """Id of its fork of the workspace, or empty."""
         return self.id if self.prepared.forks else ""
+
+
+def ledger_entry(
+    speculation: Speculation, outcome: Outcome, reason: str, *, seconds: float, saved_seconds: float, audit: bool
+) -> LedgerEntry:
+    """The line of a speculation that has ended.
+
+    Args:
+        speculation: What has ended.
+        outcome: How.
+        reason: Why.
+        seconds: Wall seconds that it ran.
+        saved_seconds: Of these, how many its call did not wait.
+        audit: The commit is in the audit sample.
+    """
+    result, candidate, estimate = speculation.result, speculation.candidate, speculation.estimate
+    marks = dict(speculation.private.marks) | {f"shared/{mark}": n for mark, n in speculation.shared.items()}
+    return LedgerEntry(
+        kind=EntryKind.EARLY if speculation.early else EntryKind.SPECULATION,
+        tool=speculation.prepared.tool,
+        site=candidate.site,
+        identity=speculation.prepared.digest,
+        outcome=outcome,
+        probability=candidate.probability,
+        evidence=candidate.evidence,
+        lower_bound=estimate.lower_bound,
+        expected_value=estimate.value,
+        expected_cost=estimate.cost,
+        reason=reason,
+        seconds=seconds,
+        saved_seconds=saved_seconds,
+        wasted_seconds=0.0 if outcome.hit else seconds,
+        cost_money=speculation.prepared.contract.cost_money,
+        speculation=speculation.id,
+        call=speculation.call if outcome.hit else None,
+        digest=result.digest if result is not None else "",
+        generations=tuple(sorted(marks.items())) if outcome.hit else (),
+        audit=audit,
+        propensity=speculation.propensity,
+        explanation=candidate.explanation,
+        executions=1,
+    )

@@ -7,7 +7,6 @@ from forerun.core.contracts import staleness_seconds
 from forerun.core.freshness import UNSETTLED, fresh
 from forerun.core.governor import Refusal
 from forerun.core.identity import Identity
-from forerun.core.ledger import EntryKind, LedgerEntry
 from forerun.core.outcomes import CallStatus, Outcome
 from forerun.core.session.admission import refuse
 from forerun.core.session.context import Context, shared_marks
@@ -23,7 +22,7 @@ from forerun.core.session.effects import (
 )
 from forerun.core.session.failures import provider_failed
 from forerun.core.session.model import CallId, ExecutionResult, PreparedCall, fork_of
-from forerun.core.session.speculated import UNCERTAIN, Committed, Speculation, Stage, Taken
+from forerun.core.session.speculated import UNCERTAIN, Committed, Speculation, Stage, Taken, ledger_entry
 
 
 class Speculations:
@@ -361,32 +360,7 @@ class Speculations:
                 hit=outcome.hit,
             )
         audit = outcome.hit and speculation.prepared.auditable and self._sampled(speculation)
-        marks = dict(speculation.private.marks) | {f"shared/{mark}": n for mark, n in speculation.shared.items()}
-        entry = LedgerEntry(
-            kind=EntryKind.EARLY if speculation.early else EntryKind.SPECULATION,
-            tool=speculation.prepared.tool,
-            site=speculation.candidate.site,
-            identity=speculation.prepared.digest,
-            outcome=outcome,
-            probability=speculation.candidate.probability,
-            evidence=speculation.candidate.evidence,
-            lower_bound=speculation.estimate.lower_bound,
-            expected_value=speculation.estimate.value,
-            expected_cost=speculation.estimate.cost,
-            reason=reason,
-            seconds=seconds,
-            saved_seconds=saved,
-            wasted_seconds=0.0 if outcome.hit else seconds,
-            cost_money=speculation.prepared.contract.cost_money,
-            speculation=speculation.id,
-            call=speculation.call if outcome.hit else None,
-            digest=result.digest if result is not None else "",
-            generations=tuple(sorted(marks.items())) if outcome.hit else (),
-            audit=audit,
-            propensity=speculation.propensity,
-            explanation=speculation.candidate.explanation,
-            executions=1,
-        )
+        entry = ledger_entry(speculation, outcome, reason, seconds=seconds, saved_seconds=saved, audit=audit)
         self._c.record(entry, prepared=speculation.prepared if audit else None)
 
     def _sampled(self, speculation: Speculation) -> bool:
