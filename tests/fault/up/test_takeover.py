@@ -17,6 +17,7 @@ import pytest_asyncio
 from forerun.client import Call, Result, Status
 from forerun.runtime.errors import from_rpc_error
 from forerun.v1 import common_pb2, event_pb2, session_pb2, session_pb2_grpc
+from tests.fault import soak
 from tests.integration.up.registers import Entry, wrong
 from tests.integration.up.staging import BROKER, ORCHESTRATORS, Break, Stage, staged
 
@@ -151,3 +152,11 @@ async def test_everything_at_once(stage: Stage, phase: str) -> None:
     assert [wrong(one, stage.registers) for one in results] == [None] * 4
     assert results[0].status is Status.OUTCOME_UNKNOWN and stage.registers.executions("put", name, "1") == 1
     assert seconds < RESTART_SECONDS
+
+
+async def test_random_kills(stage: Stage) -> None:
+    """One seed of those that `python -m tests.fault.soak` goes through; it kills the broker together with an owner."""
+    came = await soak.run(stage, 2)
+    print(f"all answered after {[round(one, 1) for one in came.seconds]} s: {dict(came.statuses)}")
+    assert any(BROKER in kill.victims and len(kill.victims) > 1 for kill in came.kills)
+    assert came.faults == ()

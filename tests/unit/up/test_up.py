@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import io
 import json
+import os
+import signal
 import socket
 import stat
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from forerun.cli.up import Platform
 from forerun.cli.up.directory import DataDirectory, write_secret
@@ -188,3 +193,26 @@ def test_arguments_of_the_command() -> None:
     assert dict(args.replicas) == {"orchestrator": 2, "sandbox": 3}
     with pytest.raises(SystemExit):
         parser.parse_args(["up", "--replicas", "orchestrator"])
+
+
+async def test_a_hangup_restarts_one_process_after_another(tmp_path: Path) -> None:
+    from forerun.cli.up.command import roll_when_asked
+
+    class Rolled(Platform):
+        times = 0
+
+        async def roll(self) -> None:
+            self.times += 1
+
+    platform, screen = Rolled(tmp_path), io.StringIO()
+    waiting = asyncio.ensure_future(roll_when_asked(platform, Console(file=screen)))
+    await asyncio.sleep(0)
+    for times in (1, 2):
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(5):
+            while screen.getvalue().count("all are restarted") < times:  # noqa: ASYNC110  (a screen gives no event)
+                await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert platform.times == 2
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL

@@ -114,7 +114,7 @@ async def _serve(platform: Platform, console: Console, stop: asyncio.Task[Litera
     console.print(f"ready at {platform.address}; token in {platform.directory.token_file}", markup=False)
     console.print(f"{_how_to_connect(platform.directory.path)}. Ctrl-C stops.", markup=False)
     failed = asyncio.ensure_future(platform.until_failed())
-    rolling = asyncio.ensure_future(_roll_when_asked(platform, console))
+    rolling = asyncio.ensure_future(roll_when_asked(platform, console))
     # Without a terminal there is nobody who looks at a line that changes every second.
     line = asyncio.ensure_future(show_line(platform, console) if console.is_terminal else asyncio.Event().wait())
     try:
@@ -132,16 +132,23 @@ async def _serve(platform: Platform, console: Console, stop: asyncio.Task[Litera
         await asyncio.wait(watching)
 
 
-async def _roll_when_asked(platform: Platform, console: Console) -> None:
-    """Restarts everything, one process after another, at each SIGHUP."""
-    asked = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
-    while True:
-        await asked.wait()
-        asked.clear()
-        console.print("restarting one process after another")
-        await platform.roll()
-        console.print("restarted")
+async def roll_when_asked(platform: Platform, console: Console) -> None:
+    """Restarts everything, one process after another, at each SIGHUP, until it is cancelled.
+
+    Raises:
+        Unavailable: a process did not come back in time.
+    """
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    try:
+        while True:
+            await asked.wait()
+            asked.clear()
+            console.print("restarting one process after another")
+            await platform.roll()
+            console.print("all are restarted")
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 def _how_to_connect(data_dir: Path) -> str:
