@@ -1,4 +1,4 @@
-"""`staged` is believed only of tools that work in the workspace: what is elsewhere is not repeated (C1)."""
+"""`staged` is believed only of tools that work in the workspace: what is elsewhere is not repeated."""
 
 from __future__ import annotations
 
