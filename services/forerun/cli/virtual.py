@@ -187,9 +187,9 @@ class VirtualPlatform:
                 )
             case _:
                 worker: dict[str, Any] = {
-                    "worker": "worker-1",
+                    "worker": "worker-1" if name == "sandbox" else name,
                     "policy_file": self.policy_file,
-                    "data_dir": self.directory / "sandbox",
+                    "data_dir": self.directory / name,
                     "authoritative_slots": self.slots[0],
                     "speculative_slots": self.slots[1],
                 }

@@ -12,7 +12,7 @@ from typing import Final
 
 from forerun.core import limits
 from forerun.core.canonical import CanonicalError
-from forerun.core.outcomes import Mode
+from forerun.core.outcomes import CallStatus, Mode
 from forerun.core.schema import SchemaError, parse_schema
 from forerun.core.session import AskedCall, Effect, PreparedCall, Replica, SessionFacts, SessionMachine, SessionOpened
 from forerun.core.sites import Sites
@@ -81,7 +81,8 @@ class Opening:
             Unavailable: the broker or the workers cannot be asked.
         """
         tools = await self._tools(caller, hello.session)
-        claim = await self._p.ownership.claim(caller, hello.session, hello.agent, resume=hello.resume)
+        worker = self._p.ports.workers.place(hello.session)
+        claim = await self._p.ownership.claim(caller, hello.session, hello.agent, worker=worker, resume=hello.resume)
         subject = self._subject(caller.tenant, claim.agent, hello.session)
         history = History() if claim.epoch == 1 else await self._history(subject)
         if history.ended:
@@ -89,6 +90,8 @@ class Opening:
                 ErrorReason.SESSION_ENDED, "the session has ended; open a new one", metadata={"session": hello.session}
             )
         runner = self._make(caller, hello, claim, subject, tools, history)
+        used, certain = _workspace(tools, history)
+        self._p.ports.workers.restore(hello.session, claim.worker, used=used, certain=certain)
         self._p.ports.tasks.spawn(runner.journal.run(), name="journal")
         runner.apply(self._first_effects(runner, history))
         return runner
@@ -248,6 +251,13 @@ def _connections(session: Session, history: History) -> set[str]:
     called = {one.tool for one in history.closed.values() if one.answer.result is not None}
     called |= {history.asked[key].action.tool for key in history.intents if key in history.asked}
     return {tool.server for name in called if (tool := session.tools.get(name)) is not None and tool.stateful}
+
+
+def _workspace(tools: Mapping[str, Tool], history: History) -> tuple[bool, bool]:
+    """Whether an earlier owner may have used the session's workspace, and whether it certainly has."""
+    inside = {name for name, tool in tools.items() if tool.uses_workspace}
+    done = [one for one in history.closed.values() if one.answer.status is CallStatus.OK and one.tool in inside]
+    return any(call.action.tool in inside for call in history.asked.values()), bool(done)
 
 
 def check_hello(hello: session_pb2.Hello) -> None:

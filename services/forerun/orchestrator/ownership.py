@@ -22,10 +22,12 @@ class Claim:
     Attributes:
         epoch: Counts the owners, from 1 on.
         agent: The session's agent.
+        worker: Address of the worker that the session was given first; empty where that was not written down.
     """
 
     epoch: int
     agent: str
+    worker: str
 
 
 class Ownership:
@@ -40,8 +42,15 @@ class Ownership:
         self._bucket = bus.kv(EPOCHS)
         self._replica = replica
 
-    async def claim(self, caller: Caller, session: str, agent: str, *, resume: bool) -> Claim:
+    async def claim(self, caller: Caller, session: str, agent: str, *, worker: str, resume: bool) -> Claim:
         """Makes this replica the owner.
+
+        Args:
+            caller: Whose the session is.
+            session: The session.
+            agent: Its agent, where nobody has opened it before.
+            worker: Its worker, where nobody has opened it before: it is stored before any call runs there.
+            resume: It has been opened before.
 
         Raises:
             NotFound: it should be resumed, and nobody has opened it.
@@ -60,8 +69,9 @@ class Ownership:
                             "the session to be resumed is not known; open a new one",
                             metadata={"session": session},
                         )
-                    await self._bucket.create(key, self._value(Claim(1, agent), caller))
-                    return Claim(1, agent)
+                    claim = Claim(1, agent, worker)
+                    await self._bucket.create(key, self._value(claim, caller))
+                    return claim
                 claim = self._next(entry, caller, session)
                 await self._bucket.update(key, self._value(claim, caller), entry.revision)
                 return claim
@@ -86,6 +96,7 @@ class Ownership:
                 "epoch": claim.epoch,
                 "owner": self._replica,
                 "agent": claim.agent,
+                "worker": claim.worker,
                 "principal": caller.principal,
                 "scope": caller.credential_scope,
             }
@@ -100,4 +111,4 @@ class Ownership:
                 "the session belongs to another principal or to other rights; open one of your own",
                 metadata={"session": session},
             )
-        return Claim(int(value["epoch"]) + 1, str(value["agent"]))
+        return Claim(int(value["epoch"]) + 1, str(value["agent"]), str(value.get("worker", "")))

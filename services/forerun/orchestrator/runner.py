@@ -310,6 +310,7 @@ class Runner:
         if not self.leaving:
             self._ports.observer.ended(SessionResult.TAKEN_OVER)
         self.apply(self.session.machine.lose("taken over", self._now()))
+        self._ports.workers.forget(self.session.context.session)
         self._end()
         self.settled.set()
         self.outlet.disconnect()

@@ -78,6 +78,33 @@ class Workers:
         """The id of the worker that holds a session's workspace; empty where that is not known."""
         return self._fleet.holder(session)
 
+    def place(self, session: str) -> str:
+        """The address of the worker that a session is given.
+
+        Raises:
+            Unavailable: none is known.
+        """
+        return self._fleet.choose(session).address
+
+    def restore(self, session: str, worker: str, *, used: bool, certain: bool) -> None:
+        """Goes on with a session of another owner at the worker that it was given.
+
+        Args:
+            session: The session.
+            worker: That worker's address; empty where nobody wrote it down.
+            used: Its workspace may have been used.
+            certain: It certainly was.
+        """
+        if not worker:
+            return
+        self._fleet.pin(session, worker)
+        if used:
+            self._fleet.hold(session, worker, certain=certain)
+
+    def forget(self, session: str) -> None:
+        """A session is not open here any more."""
+        self._fleet.forget(session)
+
     # ------------------------------------------------------------ tools
 
     async def tools(self, caller: Caller, session: str = "") -> Mapping[str, Tool]:
@@ -138,6 +165,7 @@ class Workers:
             expects_state: An earlier call of the session has used the connection that keeps state for it.
         """
         prepared = effect.prepared
+        held = self._fleet.held(session) if prepared.uses_workspace else None
         request = sandbox_pb2.ExecuteRequest(
             execution=effect.execution,
             caller=common_pb2.Caller(
@@ -158,7 +186,7 @@ class Workers:
             tool_concurrency=prepared.contract.concurrency,
             session_label=label,
             provider=effect.provider,
-            expects_state=expects_state,
+            expects_state=expects_state or (held is not None and held.certain),
         )
         if prepared.contract.output_cap_bytes is not None:
             request.output_cap_bytes = prepared.contract.output_cap_bytes
@@ -170,7 +198,7 @@ class Workers:
             reads = prepared.contract.effect is not Effect.WRITE
             # The session's workspace and connections are at its own worker only.
             anywhere = reads and not (prepared.uses_workspace or prepared.connection)
-            worker = self._fleet.choose(session, anywhere=anywhere)
+            worker = self._fleet.choose(session, anywhere=anywhere, workspace=prepared.uses_workspace)
             self._running[effect.execution] = worker
             if effect.speculative:
                 worker.speculative_free -= 1
@@ -191,7 +219,10 @@ class Workers:
                             return _too_large(size)
                         chunks.append(response.chunk.data)
                     elif step == "finished":
-                        return _result(response.finished, b"".join(chunks))
+                        result = _result(response.finished, b"".join(chunks))
+                        if prepared.uses_workspace and result.status is CallStatus.OK:
+                            self._fleet.hold(session, worker.address)
+                        return result
             raise Unavailable(ErrorReason.CALL_INTERRUPTED, "the worker ended the execution without a result")
         except ForerunError as error:
             seconds = asyncio.get_running_loop().time() - begun_at
@@ -239,7 +270,7 @@ class Workers:
         for attempt in range(_MERGE_ATTEMPTS):
             try:
                 with rpc_errors():
-                    await self._fleet.choose(session).stub.MergeFork(
+                    await self._fleet.choose(session, workspace=True).stub.MergeFork(
                         request, timeout=_SHORT_SECONDS * 2, metadata=on_behalf_of(caller)
                     )
                 return True
@@ -255,7 +286,7 @@ class Workers:
         """Drops a fork; the worker drops it with the session at the latest."""
         try:
             with rpc_errors():
-                await self._fleet.choose(session).stub.DropFork(
+                await self._fleet.choose(session, workspace=True).stub.DropFork(
                     sandbox_pb2.DropForkRequest(session=session, fork=fork),
                     timeout=_SHORT_SECONDS,
                     metadata=on_behalf_of(caller),
@@ -264,7 +295,7 @@ class Workers:
             _LOG.info("a fork was not dropped", extra={"fields": {"error.type": error.reason}})
 
     async def close_session(self, caller: Caller, session: str) -> None:
-        """Drops a session's workspace and connections."""
+        """Drops a session's workspace and connections, and forgets it."""
         try:
             with rpc_errors():
                 await self._fleet.choose(session).stub.CloseSession(
@@ -274,6 +305,8 @@ class Workers:
                 )
         except ForerunError as error:
             _LOG.info("a session was not closed on its worker", extra={"fields": {"error.type": error.reason}})
+        finally:
+            self.forget(session)
 
 
 def _result(message: sandbox_pb2.ExecutionFinished, chunks: bytes) -> ExecutionResult:

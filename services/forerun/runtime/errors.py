@@ -68,6 +68,8 @@ class ErrorReason(StrEnum):
     """The tool did not answer within the timeout of its contract."""
     STATE_LOST = "STATE_LOST"
     """The connection that kept a session's state with a tool server is gone; nothing was executed. Begin again."""
+    WORKSPACE_LOST = "WORKSPACE_LOST"
+    """The worker with the session's workspace is gone, or has lost it; nothing was executed. Open a new session."""
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     """A call that may not be repeated may have taken effect, and no one can know."""
     NO_FREE_SLOT = "NO_FREE_SLOT"

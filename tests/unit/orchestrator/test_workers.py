@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -37,10 +38,12 @@ class Sandbox:
         self.name = name
         self.asked = 0
         self.executed: list[str] = []
+        self.expected: list[bool] = []
         self.seconds = 0.0
 
     async def execute(self, request: Any, context: Any) -> AsyncIterator[sandbox_pb2.ExecuteResponse]:
         self.executed.append(request.execution)
+        self.expected.append(request.expects_state)
         yield sandbox_pb2.ExecuteResponse(started=sandbox_pb2.ExecutionStarted(worker=self.name))
         await asyncio.sleep(self.seconds)
         observation = common_pb2.Observation(content=self.name.encode())
@@ -84,6 +87,7 @@ class Place:
     fabric: MemoryFabric
     ids: SeededIds
     workers: Workers
+    another: Callable[[], Workers]
     sandboxes: dict[str, Sandbox]
     handles: dict[str, ServerHandle]
 
@@ -111,7 +115,8 @@ def placed(play: Callable[[Place, str, str], Awaitable[None]]) -> None:
             for name, sandbox in sandboxes.items()
         }
         workers = Workers(network("o"), (), tools_changed=lambda: None)
-        place = Place(fabric, ids, workers, sandboxes, handles)
+        another = partial(Workers, network("o2"), (), tools_changed=lambda: None)
+        place = Place(fabric, ids, workers, another, sandboxes, handles)
         for name in sandboxes:
             await workers.hear(report(name))
         session = ids.uuid7()
@@ -141,6 +146,74 @@ def test_reads_go_elsewhere_while_the_sessions_worker_does_not_answer() -> None:
         await place.workers.hear(report(own))
         assert (await place.execute("get", session)).content == own.encode()
         assert place.workers.has_slot(session)
+
+    placed(play)
+
+
+async def silent(place: Place, name: str, seconds: float = 61.0) -> None:
+    """A worker is away, and all others report."""
+    place.fabric.refuse(f"{name}:1")
+    for _ in range(round(seconds)):
+        await asyncio.sleep(1.0)
+        for other in set(place.sandboxes) - {name}:
+            await place.workers.hear(report(other))
+
+
+def test_a_workspace_is_not_made_anew_elsewhere() -> None:
+    async def play(place: Place, session: str, own: str) -> None:
+        (other,) = set(place.sandboxes) - {own}
+        assert (await place.execute("look", session)).content == own.encode()
+        await silent(place, own)
+        lost = await place.execute("look", session)
+        assert (lost.status, lost.not_started) == (CallStatus.REJECTED, True)
+        assert lost.failure is not None and lost.failure.reason == "WORKSPACE_LOST"
+        for tool in ("get", "set"):  # what does not use it goes on
+            assert (await place.execute(tool, session)).content == other.encode()
+        # Without a workspace there is nothing to be lost.
+        assert (await place.execute("look", place.ids.uuid7())).content == other.encode()
+        # While no worker at all is heard of, nothing is known to be lost.
+        await asyncio.sleep(30.0)
+        unknown = await place.execute("look", session)
+        assert (unknown.status, unknown.not_started) == (CallStatus.UNAVAILABLE, True)
+        place.fabric.heal(f"{own}:1")
+        await place.workers.hear(report(own))
+        assert (await place.execute("look", session)).content == own.encode()
+
+    placed(play)
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_another_owner_finds_the_workspace_where_it_is(certain: bool) -> None:
+    async def play(place: Place, session: str, own: str) -> None:
+        (other,) = set(place.sandboxes) - {own}
+        address = place.workers.place(session)
+        place.workers = place.another()
+        await place.workers.hear(report(other))
+        place.workers.restore(session, address, used=True, certain=certain)
+        await place.execute("look", session)
+        assert place.sandboxes[own].expected[-1:] == [certain]
+        # One that nobody heard of has time to report.
+        place.workers = place.another()
+        await place.workers.hear(report(other))
+        place.workers.restore(session, address, used=True, certain=certain)
+        await silent(place, own, 20.0)
+        assert (await place.execute("look", session)).not_started
+        assert (await place.execute("get", session)).content == other.encode()
+        await silent(place, own, 41.0)
+        lost = await place.execute("look", session)
+        assert lost.failure is not None and lost.failure.reason == "WORKSPACE_LOST"
+        # Where the session has ended here, or was never in it, nothing is lost.
+        place.workers.forget(session)
+        assert (await place.execute("look", session)).content == other.encode()
+
+    placed(play)
+
+
+def test_a_worker_is_told_what_the_session_has_there() -> None:
+    async def play(place: Place, session: str, own: str) -> None:
+        for tool in ("set", "look", "look", "get"):
+            await place.execute(tool, session)
+        assert place.sandboxes[own].expected[-4:] == [False, False, True, False]
 
     placed(play)
 

@@ -96,6 +96,8 @@ class ExecuteRequest(_message.Message):
     expects_state: _builtins.bool
     """An earlier call of the session was started at the tool's server, which keeps state with its connection. Where the
     worker does not have that connection any more, it refuses with the reason STATE_LOST, and nothing is executed.
+    For a tool that works in the workspace: the session has worked in it. Where the worker does not have it any more, it
+    refuses with the reason WORKSPACE_LOST instead of making a new one.
     """
     @_builtins.property
     def caller(self) -> _common_pb2.Caller:

@@ -79,8 +79,9 @@ class CommandConnector:
         isolation = self._ladder.choose(server.min_isolation)
         argv = fill_argv(tuple(endpoint.argv), invocation)
         workspace = await self._workspaces.of(
-            invocation.owner, Path(server.workspace_seed) if server.workspace_seed else None
-        )
+            invocation.owner, Path(server.workspace_seed) if server.workspace_seed else None,
+            expected=invocation.expects_state,
+        )  # fmt: skip
         limits = replace(
             endpoint.limits,
             output_bytes=invocation.output_cap_bytes,

@@ -247,7 +247,9 @@ class Engine:
     async def _workspace_for(self, execution: Execution) -> Workspace:
         invocation = execution.request.invocation
         seed = invocation.tool.server.workspace_seed
-        return await self.workspaces.of(invocation.owner, Path(seed) if seed else None)
+        return await self.workspaces.of(
+            invocation.owner, Path(seed) if seed else None, expected=invocation.expects_state
+        )
 
     async def _take_seat(self, execution: Execution) -> None:
         request = execution.request

@@ -19,6 +19,7 @@ import asyncio
 from pathlib import Path
 
 from forerun.runtime.clock import Clock
+from forerun.runtime.errors import ErrorReason, NotFound
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.disk import file_name, in_thread, remove
 from forerun.sandbox.workspaces.strategy import Strategy
@@ -43,16 +44,22 @@ class Workspaces:
         self._open: dict[Owner, asyncio.Future[Workspace]] = {}
         self.strategy = strategy
 
-    async def of(self, owner: Owner, seed: Path | None) -> Workspace:
+    async def of(self, owner: Owner, seed: Path | None, *, expected: bool = False) -> Workspace:
         """The workspace of a session, seeded when it is first asked for.
 
+        Args:
+            owner: The session.
+            seed: What a new one begins with.
+            expected: The session has worked in it: it is not made anew.
+
         Raises:
+            NotFound: It was expected, and is not here.
             ResourceExhausted: The seed is larger than a workspace may be.
             FailedPrecondition: The seed is not a readable directory.
         """
         self._used_at[owner] = self._clock.now()
         if owner not in self._open:
-            self._open[owner] = asyncio.ensure_future(self._opened(owner, seed))
+            self._open[owner] = asyncio.ensure_future(self._opened(owner, seed, expected=expected))
         opening = self._open[owner]
         try:
             return await asyncio.shield(opening)
@@ -93,7 +100,13 @@ class Workspaces:
         opening = self._open.get(owner)
         return opening is not None and (not opening.done() or opening.result().busy)
 
-    async def _opened(self, owner: Owner, seed: Path | None) -> Workspace:
-        workspace = Workspace(self._directory(owner), self.strategy, self._limits)
+    async def _opened(self, owner: Owner, seed: Path | None, *, expected: bool) -> Workspace:
+        directory = self._directory(owner)
+        if expected and not await in_thread((directory / "state.json").exists):
+            raise NotFound(
+                ErrorReason.WORKSPACE_LOST,
+                "this worker does not have the session's workspace any more; open a new session for a new workspace",
+            )
+        workspace = Workspace(directory, self.strategy, self._limits)
         await workspace.open(seed)
         return workspace
