@@ -94,6 +94,18 @@ def test_a_try_that_may_go_on_counts_although_the_next_one_is_answered() -> None
     assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
 
 
+def test_a_try_that_may_have_had_its_effect_is_not_denied_where_the_next_one_finds_the_state_lost() -> None:
+    d = Driver()
+    d.results["put"] = BROKEN
+    d.ask(1, asked(0, "put", id=1, v=1))
+    d.run(until=1.05)
+    lost = Failure("STATE_LOST", "the connection is gone")
+    d.results["put"] = ExecutionResult(status=CallStatus.REJECTED, failure=lost, not_started=True)
+    d.run()
+    answer = d.answers[(1, 0)]
+    assert (answer.status, answer.failure) == (CallStatus.OUTCOME_UNKNOWN, lost)
+
+
 def test_a_staged_write_that_is_done_again_settles_its_earlier_tries() -> None:
     d = Driver()
     d.results["build"] = BROKEN

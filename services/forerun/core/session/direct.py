@@ -150,6 +150,8 @@ class Direct:
         # A refusal at the door has not started; one that came later (a result too large) may have had its effect.
         if status is not CallStatus.OK and not call.prepared.repeatable and not result.not_started:
             status = CallStatus.OUTCOME_UNKNOWN
+        if result.state_lost and call.may_continue:
+            status = CallStatus.OUTCOME_UNKNOWN  # the connection was lost under an earlier try
         self._settle(call, status, result, result.failure)
         return True
 
