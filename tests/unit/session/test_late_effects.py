@@ -98,7 +98,7 @@ def test_a_try_that_may_have_had_its_effect_is_not_denied_where_the_next_one_fin
     d = Driver()
     d.results["put"] = BROKEN
     d.ask(1, asked(0, "put", id=1, v=1))
-    d.run(until=1.05)
+    d.run(until=2.05)
     lost = Failure("STATE_LOST", "the connection is gone")
     d.results["put"] = ExecutionResult(status=CallStatus.REJECTED, failure=lost, not_started=True)
     d.run()
