@@ -32,11 +32,11 @@ def _one_file(
     evidence: Evidence, file: int, asked: Sequence[CallKey], answers: dict[CallKey, list[Asked]]
 ) -> Iterator[str]:
     possible: set[_Content] = {()}
+    meant = {key: [one for one in evidence.tap.actions[key] if one[1].get("file") == file] for key in asked}
+    if any(len(actions) > 1 or (key[2] == BESIDE_INDEX and actions[0][0] == "add") for key, actions in meant.items()):
+        return  # a key for several calls; a write in no order with those of its message
     for key in asked:
-        actions = [action for action in evidence.tap.actions[key] if action[1].get("file") == file]
-        if len(actions) > 1 or (key[2] == BESIDE_INDEX and actions[0][0] == "add"):
-            return  # a key for several calls; a write in no order with those of its message
-        _, arguments = actions[0]
+        _, arguments = meant[key][0]
         token = str(arguments.get("token", ""))
         after = {(*content, token) for content in possible} if token else possible
         # The agent may have given up and never seen an answer; then it may have taken effect, or not.
