@@ -225,7 +225,7 @@ async def test_a_revoked_token_is_refused_within_a_second(stage: Stage) -> None:
     async with AsyncClient(stage.platform.address, "carol") as client:
         session = await opened_with_a_prefetch(stage, client, key)
         # What was asked for before is answered; the stream ends with the next message, and nothing of that one runs.
-        stage.registers.delay_seconds, usual = 2.0, stage.registers.delay_seconds
+        stage.registers.delay_seconds, usual = 1.2, stage.registers.delay_seconds
         under_way = asyncio.ensure_future(session.call_tools([Call("check", {"key": "slow"})]))
         while not stage.registers.executions("check", "slow"):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
