@@ -106,7 +106,8 @@ def _after(execution: Execution, one: Asked) -> bool:
     session, turn, index = split_key(execution.key)
     later = session == one.session and (turn, index) > (one.turn, one.index)
     # What is asked for beside a message is in no order with its calls.
-    return later and not (turn == one.turn and index == BESIDE_INDEX) and _meanwhile(execution, one)
+    beside = BESIDE_INDEX in (one.index, index if turn == one.turn else 0)
+    return later and not beside and _meanwhile(execution, one)
 
 
 def _meanwhile(execution: Execution, one: Asked) -> bool:
