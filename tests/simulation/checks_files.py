@@ -23,7 +23,10 @@ def files(evidence: Evidence) -> Iterator[str]:
     answers: dict[CallKey, list[Asked]] = defaultdict(list)
     for one in evidence.diary.asked:
         answers[one.session, one.turn, one.index].append(one)
-    for (_, file), asked in keys.items():
+    for (session, file), asked in keys.items():
+        turns = [one.turn for one in evidence.diary.asked if one.session == session]
+        if turns != sorted(turns):
+            continue  # an owner forgot, and keys came again for other calls
         yield from _one_file(evidence, file, asked, answers)
     if evidence.commands_open:
         yield f"6: {evidence.commands_open} commands are still running"
