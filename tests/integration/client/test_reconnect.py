@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 
 from forerun.client import (
@@ -218,3 +220,30 @@ async def test_going_on_with_a_session_of_another_program(platform: ScriptedServ
                 await other.session("agent", session_id="01890000-0000-7000-8000-000000000000", resume=True).open()
         with pytest.raises(InvalidRequest):
             client.session("agent", resume=True)
+
+
+class Mute(ScriptedServicer):
+    """A platform that takes the greeting and says nothing."""
+
+    async def Connect(  # noqa: N802
+        self, request_iterator: AsyncIterator[session_pb2.ConnectRequest], context: Any
+    ) -> AsyncIterator[session_pb2.ConnectResponse]:
+        self.hellos.append((await anext(request_iterator)).hello)
+        self.asked.set()
+        await asyncio.Event().wait()
+        yield session_pb2.ConnectResponse()
+
+
+async def test_a_channel_that_is_closed_before_the_welcome_leaves_nobody_waiting() -> None:
+    server = await serve(Mute())
+    channel = grpc.aio.insecure_channel(server.address)
+    try:
+        async with AsyncClient(channel=channel, token=TOKEN) as client:
+            opening = asyncio.ensure_future(client.session("agent").open())
+            async with asyncio.timeout(10):
+                await server.servicer.asked.wait()
+                await channel.close()
+                with pytest.raises(SessionClosed):
+                    await opening
+    finally:
+        await server.stop()

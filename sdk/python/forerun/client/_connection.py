@@ -49,6 +49,10 @@ _REFUSALS: Final = frozenset({"CREDENTIAL_REFUSED", "CALLER_NOT_ALLOWED"})
 Outgoing = session_pb2.ConnectRequest | Batch
 
 
+def _channel_closed() -> StreamFailure:
+    return StreamFailure(SessionClosed("SESSION_ENDED", "the client was closed"), transient=False)
+
+
 class Connection:
     """Keeps one session connected.
 
@@ -331,7 +335,7 @@ class Connection:
                 hello.resume = self._resume
                 hello.direct_writes = self._listener.direct_writes()
                 await self._write(call, session_pb2.ConnectRequest(hello=hello))
-                first = await call.read()
+                first = await self._first(call)
             if first is grpc.aio.EOF:
                 return
             self._take(first)
@@ -343,7 +347,7 @@ class Connection:
             reader, _, drained = tasks
             await asyncio.wait([reader, drained], return_when=asyncio.FIRST_COMPLETED)
             if reader.cancelled():
-                raise StreamFailure(SessionClosed("SESSION_ENDED", "the client was closed"), transient=False)
+                raise _channel_closed()
             if reader.done():
                 reader.result()
         finally:
@@ -352,6 +356,17 @@ class Connection:
             if tasks:
                 await asyncio.wait(tasks)
             call.cancel()
+
+    @staticmethod
+    async def _first(call: Any) -> Any:
+        """The first message. A channel that is closed meanwhile looks like a cancellation of this task, and is none."""
+        try:
+            return await call.read()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise _channel_closed() from None
 
     async def _read_all(self, call: Any) -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
