@@ -10,11 +10,10 @@ from forerun.v1 import common_pb2, ledger_pb2
 from tests.simulation.evidence import HITS, Evidence, line_key, outcome_of
 from tests.simulation.files import FILE_TOOLS
 from tests.simulation.nemesis import CALM, REPLICAS
-from tests.simulation.world import NOT_REPEATABLE, SHARED_WRITES, SPECULABLE, Execution
+from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
 
 _BREATH_SECONDS: Final = 0.01
 _ROUNDING_SECONDS: Final = 1e-6
-_UNSEEN_MOST: Final = 2
 _OPEN_MOST: Final = 16
 _CREDITS_MOST: Final = 20.0
 
@@ -132,22 +131,19 @@ def purses(evidence: Evidence) -> Iterator[str]:
     (policy,) = evidence.nemesis.policies
     started = {one.key: one for one in evidence.world.log if one.speculative}
     begun_at = evidence.wiretap.begun_at
-    shared_writes = [_in_flight(evidence, line) for line in evidence.lines if _writes_shared(line)]
     at = evidence.epoch_seconds
     for session in evidence.diary.sessions:
         if evidence.tap.epochs[session] != 1:
             continue
         lines = [line for line in evidence.lines if line.session == session]
         closed = [line for line in lines if line.kind == ledger_pb2.LEDGER_KIND_SPECULATION]
-        returned = [line.at_seconds for line in lines if line.reason in ("no_slot", "off")]
+        returned = [line.at_seconds for line in lines if line.reason in ("no_slot", "off", "being_written")]
         for line in lines:
             if line.kind != ledger_pb2.LEDGER_KIND_DECISION or line.reason not in ("bound", "no_credit"):
                 continue
             now = line.at_seconds - at
-            # What depends on a shared write that runs, or may still come, comes back too; no line says so.
-            unseen = _UNSEEN_MOST if any(begin <= now <= end for begin, end in shared_writes) else 0
-            # What was taken in the same breath and came back because the worker had no slot counts too.
-            back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned) + unseen
+            # What was taken in the same breath and came back because the tool was not reached counts too.
+            back = sum(abs(one - line.at_seconds) <= _BREATH_SECONDS for one in returned)
             begun = [one for one in closed if begun_at.get(one.speculation, 0.0) <= now + _BREATH_SECONDS]
             if line.reason == "bound":
                 taken = sum(_ended(started.get(one.speculation), one.at_seconds - at) >= now for one in begun)
@@ -161,6 +157,8 @@ def purses(evidence: Evidence) -> Iterator[str]:
                 for key, count in evidence.tap.asks.items()
                 if key[0] == session and evidence.tap.asked_at[key] < now - _BREATH_SECONDS
             )
+            # What was refused for its arguments or its tool has earned nothing.
+            asked -= sum(_rejected(one) and one.at_seconds - at <= now for one in lines)
             wasted = sum(outcome_of(one) not in HITS or one.at_seconds - at >= now - _BREATH_SECONDS for one in begun)
             credit = min(
                 _CREDITS_MOST - len(begun), policy.initial_credits + policy.credits_per_call * asked - wasted - back
@@ -169,15 +167,8 @@ def purses(evidence: Evidence) -> Iterator[str]:
                 yield f"7: {session} was refused a credit at {now:.3f} and had {credit:.1f}"
 
 
-def _writes_shared(line: ledger_pb2.LedgerLine) -> bool:
-    return line.kind == ledger_pb2.LEDGER_KIND_CALL and line.tool in SHARED_WRITES
-
-
-def _in_flight(evidence: Evidence, line: ledger_pb2.LedgerLine) -> tuple[float, float]:
-    """From when until when a write may have changed something; one that ended without an answer may at any time."""
-    ended = line.at_seconds - evidence.epoch_seconds + _BREATH_SECONDS
-    begun = evidence.tap.asked_at.get((line.call.session, line.call.turn, line.call.index), 0.0)
-    return begun, ended if line.status == common_pb2.CALL_STATUS_OK else float("inf")
+def _rejected(line: ledger_pb2.LedgerLine) -> bool:
+    return line.kind == ledger_pb2.LEDGER_KIND_CALL and line.status == common_pb2.CALL_STATUS_REJECTED
 
 
 def _ended(execution: Execution | None, closed_at: float) -> float:

@@ -85,9 +85,18 @@ def remembered(c: Context, prepared: PreparedCall) -> bool:
 
 
 def refuse(
-    c: Context, candidate: Candidate, weighed: Estimate | None, reason: Refusal, propensity: float = 0.0
+    c: Context,
+    candidate: Candidate,
+    weighed: Estimate | None,
+    reason: Refusal,
+    propensity: float = 0.0,
+    *,
+    reserved: bool = False,
 ) -> None:
-    """Counts a candidate that is not launched, and writes it to the ledger where that does not follow from the rule."""
+    """Counts a candidate that is not launched, and writes it to the ledger where that does not follow from the rule.
+
+    One that had a reservation is always written: others may have been refused for what it held.
+    """
     entry = LedgerEntry(
         kind=EntryKind.DECISION,
         tool=candidate.tool,
@@ -101,4 +110,4 @@ def refuse(
         propensity=propensity,
         explanation=candidate.explanation,
     )
-    c.record(entry, publish=reason not in _NOT_PUBLISHED)
+    c.record(entry, publish=reserved or reason not in _NOT_PUBLISHED)

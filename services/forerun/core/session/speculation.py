@@ -341,7 +341,7 @@ class Speculations:
         self._stopped(speculation)
         if not speculation.early:
             self._c.purse.give_back(speculation.money)
-            refuse(self._c, speculation.candidate, speculation.estimate, reason)
+            refuse(self._c, speculation.candidate, speculation.estimate, reason, reserved=True)
         self._hand_over(speculation, None)
 
     def _settle(self, speculation: Speculation, outcome: Outcome, reason: str) -> None:
