@@ -37,8 +37,10 @@ def _one_file(
 ) -> Iterator[str]:
     possible: set[_Content] = {()}
     meant = {key: [one for one in evidence.tap.actions[key] if one[1].get("file") == file] for key in asked}
-    if any(len(actions) > 1 or (key[2] == BESIDE_INDEX and actions[0][0] == "add") for key, actions in meant.items()):
-        return  # a key for several calls; a write in no order with those of its message
+    if any(len(evidence.tap.actions[key]) > 1 for key in asked):
+        return  # a key for several calls
+    if any(key[2] == BESIDE_INDEX and actions[0][0] == "add" for key, actions in meant.items()):
+        return  # a write in no order with those of its message
     for key in asked:
         _, arguments = meant[key][0]
         token = str(arguments.get("token", ""))
