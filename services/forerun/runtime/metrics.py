@@ -12,9 +12,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from typing import Final
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from forerun.runtime import metrics_table
 from forerun.runtime.errors import Bug, ErrorReason, FailedPrecondition
@@ -22,6 +23,7 @@ from forerun.runtime.metrics_table import LATENCY_BUCKETS_SECONDS, METRICS, OTHE
 
 _Instrument = Counter | Gauge | Histogram
 _TRACE_ID: Final = slice(3, 35)
+_POLL_SECONDS: Final = 0.1
 
 
 class Metrics:
@@ -173,13 +175,20 @@ class MetricsServer:
         """
         host, _, port = self._asked.rpartition(":")
         try:
-            self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", self._metrics.registry)
+            self._server = make_server(
+                host or "127.0.0.1", int(port), make_wsgi_app(self._metrics.registry), ThreadingWSGIServer, _Quiet
+            )
         except (ValueError, OSError) as error:
             raise FailedPrecondition(
                 ErrorReason.SETTING_INVALID,
                 f"cannot serve metrics on {self._asked!r}; set metrics_address to host:port of a free port",
                 metadata={"setting": "metrics_address"},
             ) from error
+        # A stop waits for one turn of this loop; the library's own half a second may be more than a stop has.
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True
+        )
+        self._thread.start()
 
     async def stop(self, grace_seconds: float) -> None:
         """Stops listening."""
@@ -188,6 +197,13 @@ class MetricsServer:
                 await asyncio.to_thread(self._server.shutdown)
             self._server.server_close()
             self._server = None
+
+
+class _Quiet(WSGIRequestHandler):
+    """Scrapes are no news."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is logged."""
 
 
 def reference() -> str:
