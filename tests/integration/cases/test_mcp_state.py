@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -86,12 +87,22 @@ async def _scene(directory: Path, clock: Clock, ids: Ids, *, real: bool = False,
         directory=directory, policy_file=file, clock=clock, ids=ids, http=httpx.AsyncHTTPTransport(), engine=foresight,
         open_mcp=None if real else _in_memory, settings={"sandbox": {"list_tools_seconds": 60.0}},
     )  # fmt: skip
+    others = _waiting()
     await platform.start()
     try:
         async with AsyncClient(channel=platform.channel(), ids=ids) as client:
             yield Scene(platform, client, foresight)
     finally:
         await platform.stop()
+        async with asyncio.timeout(20):
+            while _waiting() - others:  # noqa: ASYNC110  (processes give no event)
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # so that this loop hears of it
+
+
+def _waiting() -> set[str]:
+    """The threads of asyncio that wait for the end of a process."""
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("asyncio-waitpid-")}
 
 
 @pytest.fixture
