@@ -214,6 +214,8 @@ def audits(evidence: Evidence) -> Iterator[str]:
         seconds = [one for one in evidence.world.log if one.audit and f"sha256:{one.digest}" == line.digest]
         if first is None or not seconds or first.lied or seconds[-1].lied:
             continue
+        if first.garbled is not seconds[-1].garbled:
+            continue
         written = any(
             first.read_at < execution.read_at < seconds[-1].read_at
             for resource in first.reads

@@ -52,6 +52,7 @@ class Execution:
         digest: Digest of the answer's body.
         lingered: Its caller had hung up, and it took effect nevertheless, later.
         lied: It did not answer as the same read would otherwise have been answered.
+        garbled: It answered that, and nonsense before it.
     """
 
     number: int
@@ -68,6 +69,7 @@ class Execution:
     end: str = ""
     digest: str = ""
     lied: bool = False
+    garbled: bool = False
     lingered: bool = False
 
     @property
@@ -210,7 +212,7 @@ class World:
             return httpx.Response(200)
         body = self._act(one, arguments)
         if mood == "garbage":
-            body = _GARBAGE + body
+            one.garbled, body = True, _GARBAGE + body
         elif mood == "lie":
             one.lied, body = True, body[:-1] + f', "moment": {one.number}}}'.encode()
         if mood == "hang":
