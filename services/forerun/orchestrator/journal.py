@@ -219,14 +219,19 @@ class Journal:
     def _tell(self, owed: _Owed, *, stored: bool) -> None:
         if owed.patience is not None:
             owed.patience.cancel()
-        if owed.token is not None:
-            self._acknowledged(owed.token, stored)
+        token, owed.token = owed.token, None
+        if token is not None:
+            self._acknowledged(token, stored)
 
     def _replaced(self) -> None:
         self.closed = self.replaced = True
         waiting, self._queue = self._queue, deque()
         self._idle.set()
         self._space.set()
+        # What a tool has answered still reaches its agent. What has not begun is the new owner's: it must not end here.
+        for owed in waiting:
+            if not isinstance(owed.effect.event, CallIntent):
+                self._tell(owed, stored=False)
+        self._lost()
         for owed in waiting:
             self._tell(owed, stored=False)
-        self._lost()

@@ -31,6 +31,7 @@ class Outlet:
         self._session = session
         self._touched = touched
         self._stream: Stream[session_pb2.ConnectResponse] | None = None
+        self._alone: set[tuple[int, int]] = set()
         self._waiters: dict[tuple[int, int], list[asyncio.Future[session_pb2.CallResult]]] = {}
 
     @property
@@ -80,9 +81,16 @@ class Outlet:
         away = session_pb2.GoAway(seconds=seconds, reason="the replica is stopping")
         self.send(session_pb2.ConnectResponse(go_away=away))
 
-    def wait_for(self, call: tuple[int, int]) -> asyncio.Future[session_pb2.CallResult]:
-        """The answer of a call, for unary clients."""
+    def wait_for(self, call: tuple[int, int], *, alone: bool = False) -> asyncio.Future[session_pb2.CallResult]:
+        """The answer of a call, for who does not wait at the session's stream.
+
+        Args:
+            call: The call.
+            alone: Nobody waits for it at the stream, which is spared the answer.
+        """
         future: asyncio.Future[session_pb2.CallResult] = asyncio.get_running_loop().create_future()
+        if alone:
+            self._alone.add(call)
         self._waiters.setdefault(call, []).append(future)
         return future
 
@@ -90,6 +98,7 @@ class Outlet:
         self, calls: Sequence[tuple[int, int]], waiting: Sequence[asyncio.Future[session_pb2.CallResult]]
     ) -> None:
         """A unary client has its answers, or waits no more."""
+        self._alone.difference_update(calls)
         for call, future in zip(calls, waiting, strict=True):
             others = [one for one in self._waiters.pop(call, ()) if one is not future]
             if others:
@@ -108,6 +117,9 @@ class Outlet:
         for future in waiting:
             if not future.done():
                 future.set_result(call_result(self._session, answer, content=True))
+        if answer.call in self._alone:
+            self._alone.discard(answer.call)
+            return
         size_bytes = len(answer.result.content) if answer.result is not None else 0
         if size_bytes <= limits.CHUNK_BYTES:
             self.send(session_pb2.ConnectResponse(result=call_result(self._session, answer, content=True)))

@@ -155,7 +155,7 @@ class PlanRun:
         self._end_if_over()
 
     def _start(self, effect: StartTask) -> None:
-        future = self._runner.outlet.wait_for((self._turn, effect.index))
+        future = self._runner.outlet.wait_for((self._turn, effect.index), alone=True)
         self._waiting[effect.id] = (effect.index, future)
         future.add_done_callback(partial(self._answered, effect.id))
         asked = event_pb2.AskedCall(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forerun.client import InvalidRequest, Mode, OnFailure, PlanStatus, PlanTask, TaskStatus
+from forerun.v1 import event_pb2, session_pb2, session_pb2_grpc
 from tests.integration.orchestrator.conftest import Stage, value_of
 
 
@@ -179,6 +180,39 @@ def test_a_plan_goes_on_with_another_orchestrator_and_repeats_nothing(stage: Any
         assert [one.status for one in result.tasks] == [TaskStatus.OK] * 4
         assert ids(s, "set") == [2, 4], "no write ran twice"
         assert ids(s, "get") in ([1, 3], [1, 3, 3]), "a read that was lost may be repeated"
+
+    stage(play)
+
+
+def test_a_plan_whose_session_another_replica_takes_goes_on(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        await s.platform.start_service("orchestrator-2")
+        async with s.client.session("a") as session, session.plan() as plan:
+            await plan.add(PlanTask("one", "get", {"id": 1}), PlanTask("two", "set", {"id": "$one.next"}))
+            await asyncio.sleep(0.5)
+            stub = session_pb2_grpc.SessionServiceStub(s.platform.service_channel("orchestrator-2"))
+            hello = session_pb2.Hello(session=session.id, agent="a", resume=True)
+            event = session_pb2.ClientEvent(user_turn=event_pb2.UserTurn(text="over here"))
+            request = session_pb2.RecordEventRequest(hello=hello, id=s.ids.uuid7(), event=event)
+            await stub.RecordEvent(request, timeout=5.0)
+            async with asyncio.timeout(30):
+                result = await plan.finish()
+        assert [one.status for one in result.tasks] == [TaskStatus.OK] * 2
+        assert ids(s, "set") == [2]
+
+    stage(play)
+
+
+def test_a_plan_whose_session_is_ended_has_an_end(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        async with s.client.session("a") as session, session.plan() as plan:
+            await plan.add(PlanTask("hangs", "hang", {"id": 1}))
+            await asyncio.sleep(1.0)
+            await stub.EndSession(session_pb2.EndSessionRequest(session=session.id, reason="enough"), timeout=5.0)
+            async with asyncio.timeout(20):
+                result = await plan.finish()
+        assert [one.status for one in result.tasks] == [TaskStatus.CANCELLED]
 
     stage(play)
 

@@ -101,3 +101,20 @@ async def test_who_waits_no_more_is_forgotten_and_the_others_are_answered() -> N
     out.forget(calls, second)
     out.close()
     assert not any(future.cancelled() for future in first)
+
+
+async def test_what_only_a_plan_waits_for_is_not_sent_over_the_stream_as_well() -> None:
+    out = outlet()
+    stream = out.attach()
+    alone, beside = out.wait_for((1, 0), alone=True), out.wait_for((1, 1))
+    for index in range(2):
+        out.answer(answer(index), conflict=False)
+    assert (alone.result().call.index, beside.result().call.index) == (0, 1)
+    # Once answered the key is like any other: a client that asks again over its stream is answered there.
+    out.answer(answer(0), conflict=False)
+    # And so is one whose plan has gone away before its answer.
+    gone = out.wait_for((1, 2), alone=True)
+    out.forget([(1, 2)], [gone])
+    out.answer(answer(2), conflict=False)
+    out.disconnect()
+    assert [message.result.call.index for message in await rest(stream)] == [1, 0, 2]

@@ -51,6 +51,7 @@ SHARED = ResourceTemplate("stock/{id}", Scope.SHARED)
 
 CONTRACTS = {
     "race": Contract("race", "s", Effect.READ, reads=(ORDERS,), race=Race(after_quantile=0.9, most_extra=0.1)),
+    "dash": Contract("dash", "s", Effect.READ, reads=(ORDERS,), race=Race(after_quantile=0.5, most_extra=0.1)),
     "get": Contract("get", "s", Effect.READ, reads=(ORDERS,), speculate=True),
     "set": Contract("set", "s", Effect.WRITE, writes=(ORDERS,)),
     "put": Contract("put", "s", Effect.WRITE, writes=(ORDERS,), idempotent=True),

@@ -87,16 +87,24 @@ def test_answers_that_differ_are_reported() -> None:
     assert [race.explanation for race in races(d)] == ["the other attempt answered sha256:other"]
 
 
-def test_the_cap_on_extra_calls_holds_and_what_is_young_has_none() -> None:
-    d = Driver(seconds={"race": 1.0})
+def test_the_cap_on_extra_calls_holds_where_every_second_call_is_slow() -> None:
+    d = Driver(seconds={"dash@1": 9.0})
+    for turn in range(1, 201):
+        d.seconds["dash@0"] = 1.0 if turn % 2 else 3.0
+        d.ask(turn, asked(0, "dash", id=turn))
+        d.run()
+    assert 18 <= d.machine.totals.races <= 20, "half of the calls are slow; a tenth may be extra"
+
+
+def test_what_is_young_has_no_second_attempts() -> None:
+    d = Driver(seconds={"race@0": 1.0})
     for turn in range(1, 20):
         d.ask(turn, asked(0, "race", id=turn))
         d.run()
-    d.seconds = {"race@0": 9.0, "race@1": 9.0}
-    for turn in range(20, 60):
-        d.ask(turn, asked(0, "race", id=turn))
-        d.run()
-    assert 0 < d.machine.totals.races <= 0.1 * d.machine.totals.calls
+    d.seconds["race@0"] = 90.0
+    d.ask(20, asked(0, "race", id=20))
+    d.run(until=d.now + 50.0)
+    assert len(d.executed) == 20
 
 
 def test_a_call_that_is_taken_back_stops_both_attempts() -> None:
@@ -136,6 +144,15 @@ def test_a_provider_that_is_down_gets_few_retries_and_every_call_its_one_attempt
         d.run()
     assert {answer.status for answer in d.answers.values()} == {CallStatus.UNAVAILABLE}
     assert 100 <= len(d.executed) <= 125, "the breaker of the agents' own calls refuses nothing and retries little"
+
+
+def test_retries_have_a_budget_while_the_provider_mostly_works() -> None:
+    d = Driver(seconds={"get": 0.1, "stock": 0.1}, results={"stock": AWAY})
+    for turn in range(1, 101):
+        d.ask(turn, *(asked(index, "get", id=10 * turn + index) for index in range(4)), asked(4, "stock", id=turn))
+        d.run()
+    retries = len(d.executed) - 500
+    assert 40 <= retries <= 60, "ten at the start and one for ten calls, where each of a hundred would have had two"
 
 
 def test_failing_guesses_stop_guesses_and_leave_the_calls_alone() -> None:
