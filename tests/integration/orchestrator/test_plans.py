@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forerun.client import InvalidRequest, Mode, OnFailure, PlanStatus, PlanTask, TaskStatus
-from forerun.v1 import event_pb2, session_pb2, session_pb2_grpc
+from forerun.v1 import event_pb2, plan_pb2, session_pb2, session_pb2_grpc
 from tests.integration.orchestrator.conftest import Stage, value_of
 
 
@@ -213,6 +213,26 @@ def test_a_plan_whose_session_is_ended_has_an_end(stage: Any) -> None:
             async with asyncio.timeout(20):
                 result = await plan.finish()
         assert [one.status for one in result.tasks] == [TaskStatus.CANCELLED]
+
+    stage(play)
+
+
+def test_the_results_of_a_plan_are_not_sent_over_the_sessions_stream_as_well(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        hello = session_pb2.Hello(session=s.ids.uuid7(), agent="a")
+        session: Any = stub.Connect()
+        await session.write(session_pb2.ConnectRequest(hello=hello))
+        assert (await session.read()).HasField("welcome")
+        plan: Any = stub.RunPlan()
+        await plan.write(session_pb2.RunPlanRequest(start=session_pb2.PlanStart(hello=hello, turn=1)))
+        task = plan_pb2.PlanTask(id="one", tool="get", arguments=b'{"id": 1}')
+        await plan.write(session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=[task])))
+        await plan.done_writing()
+        seen = [message.WhichOneof("message") async for message in plan]
+        assert [kind for kind in seen if kind != "progress"] == ["task", "ended"]
+        await session.write(session_pb2.ConnectRequest(end=session_pb2.EndSessionRequest(session=hello.session)))
+        assert [message.WhichOneof("message") async for message in session] == ["ended"]
 
     stage(play)
 

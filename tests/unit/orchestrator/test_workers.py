@@ -39,11 +39,13 @@ class Sandbox:
         self.asked = 0
         self.executed: list[str] = []
         self.expected: list[bool] = []
+        self.versions: list[str] = []
         self.seconds = 0.0
 
     async def execute(self, request: Any, context: Any) -> AsyncIterator[sandbox_pb2.ExecuteResponse]:
         self.executed.append(request.execution)
         self.expected.append(request.expects_state)
+        self.versions.append(request.action.tool_version)
         yield sandbox_pb2.ExecuteResponse(started=sandbox_pb2.ExecutionStarted(worker=self.name))
         await asyncio.sleep(self.seconds)
         observation = common_pb2.Observation(content=self.name.encode())
@@ -91,10 +93,12 @@ class Place:
     sandboxes: dict[str, Sandbox]
     handles: dict[str, ServerHandle]
 
-    async def execute(self, tool: str, session: str, *, speculative: bool = False) -> ExecutionResult:
+    async def execute(
+        self, tool: str, session: str, *, speculative: bool = False, ahead: bool = False
+    ) -> ExecutionResult:
         call = Execute(
             execution=self.ids.uuid7(), prepared=prepared(tool, id=1), speculative=speculative, timeout_seconds=30.0,
-            fork="", merge_on_success=False, idempotency_key="",
+            fork="", merge_on_success=False, idempotency_key="", ahead=ahead,
         )  # fmt: skip
         return await self.workers.execute(call, CALLER, session, "")
 
@@ -157,6 +161,18 @@ async def silent(place: Place, name: str, seconds: float = 61.0) -> None:
         await asyncio.sleep(1.0)
         for other in set(place.sandboxes) - {name}:
             await place.workers.hear(report(other))
+
+
+def test_what_runs_before_it_is_asked_for_runs_in_the_version_that_was_meant() -> None:
+    """A real call runs in whatever version there is; a result of another one would answer for what it is not."""
+
+    async def play(place: Place, session: str, own: str) -> None:
+        await place.execute("get", session)
+        await place.execute("get", session, ahead=True)  # issued early, with the agent's own priority
+        await place.execute("get", session, speculative=True, ahead=True)
+        assert place.sandboxes[own].versions[-3:] == ["", "1", "1"]
+
+    placed(play)
 
 
 def test_a_workspace_is_not_made_anew_elsewhere() -> None:
