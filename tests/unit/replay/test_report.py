@@ -64,7 +64,7 @@ def results(**changes: object) -> Results:
 
 
 def test_a_control_says_in_keys_of_its_own_whether_it_holds() -> None:
-    wrong = WrongStudy(off_seconds=16.0, wrong_seconds=16.0, launched=9, sites=3, off=2, slowest=50)
+    wrong = WrongStudy(off_seconds=16.0, wrong_seconds=16.0, sites=3, off=2, slowest=50)
     one = results(wrong=wrong)
     assert as_json(one)["all_wrong"] == {
         "off_s": 16.0,

@@ -158,7 +158,6 @@ class WrongStudy:
     Attributes:
         off_seconds: The same sessions with speculation off.
         wrong_seconds: The sessions with the wrong predictor.
-        launched: Speculations while it was wrong.
         sites: Call sites with a launch.
         off: Of these, those that were turned off.
         slowest: Calls until the last of them was off, or of the one that stayed on longest.
@@ -166,7 +165,6 @@ class WrongStudy:
 
     off_seconds: float
     wrong_seconds: float
-    launched: int
     sites: int
     off: int
     slowest: int
@@ -192,7 +190,6 @@ def wrong_study(wrong: Sequence[SessionRun], off: Sequence[SessionRun], watch: S
     return WrongStudy(
         off_seconds=_sum(off),
         wrong_seconds=_sum(wrong),
-        launched=watch.launched.total(),
         sites=len(watch.launched),
         off=len(watch.off & set(watch.launched)),
         slowest=max((watch.calls[site] for site in watch.launched), default=0),
