@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import grpc
@@ -14,12 +14,20 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from forerun.client import Call, Result, Status
+from forerun.client import Call, Result, Served, Status
 from forerun.runtime.errors import from_rpc_error
 from forerun.v1 import common_pb2, event_pb2, session_pb2, session_pb2_grpc
 from tests.fault import soak
 from tests.integration.up.registers import Entry, wrong
-from tests.integration.up.staging import BROKER, ORCHESTRATORS, Break, Stage, staged
+from tests.integration.up.staging import (
+    BROKER,
+    ORCHESTRATORS,
+    Break,
+    Stage,
+    foreseen,
+    opened_with_a_prefetch,
+    staged,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -128,6 +136,55 @@ async def test_an_owner_that_was_paused_does_nothing_more(stage: Stage) -> None:
             os.kill(pid, signal.SIGCONT)
     assert from_rpc_error(ended.value).reason == "SESSION_TAKEN_OVER"
     assert stage.registers.executions("put", name, "1") == 0
+
+
+async def test_nobody_goes_on_with_a_session_whose_shared_write_takes_effect_later(stage: Stage) -> None:
+    """The owner is killed, its client is gone too, and the tool does not notice: nobody counts the end of the write."""
+    key, (lost, other) = "orphan", ORCHESTRATORS
+    put, memo = ("put", {"key": key, "value": "late"}), ("look", {"key": key})
+    usual, stage.registers.delay_seconds = stage.registers.delay_seconds, 0.15  # what is faster is not worth a guess
+    effect = stage.registers.held[key] = asyncio.Event()
+    async with stage.at(other) as client:
+        taught = await opened_with_a_prefetch(stage, client, key)
+        await taught.close()
+        async with client.session(key) as first, client.session(key) as second:
+            await abandoned(stage, lost, *put)
+            # Both see the register as it was: one gets it as an answer, the other one's look may have run ahead.
+            assert (await first.call_tool(*memo)).json()["version"] == 0
+            await foreseen(stage, second, key)
+            effect.set()
+            (late,) = [one for one in stage.registers.log if (one.tool, one.key) == ("put", key)]
+            async with asyncio.timeout(20):
+                while not late.done:  # noqa: ASYNC110  (the tool's own end, of which nobody is told)
+                    await asyncio.sleep(0.005)
+            for session in (first, second):
+                look = await session.call_tool(*memo)
+                assert (look.served, look.json()["version"]) == (Served.DIRECT, 1)
+    stage.registers.delay_seconds = usual
+    await stage.until_back()
+
+
+async def abandoned(stage: Stage, process: str, tool: str, arguments: Mapping[str, str]) -> None:
+    """A client asks for one call of a new session and vanishes together with the orchestrator, while the tool works."""
+    begun = asyncio.Event()
+
+    def kill(entry: Entry, phase: str) -> None:
+        if (entry.tool, entry.key, phase) == (tool, arguments["key"], "before"):
+            stage.kill(process)
+            begun.set()
+
+    stage.registers.moment = kill
+    metadata = (("authorization", f"Bearer {stage.platform.token}"),)
+    action = common_pb2.Action(tool=tool, arguments=json.dumps(dict(arguments)).encode())
+    asked = session_pb2.CallBatch(turn=1, calls=[event_pb2.AskedCall(index=0, action=action)])
+    async with grpc.aio.insecure_channel(stage.platform.address_of(process)) as channel:
+        stream: Any = session_pb2_grpc.SessionServiceStub(channel).Connect(metadata=metadata)
+        hello = session_pb2.Hello(session=stage.client.session("gone").id, agent="gone")
+        await stream.write(session_pb2.ConnectRequest(hello=hello))
+        await stream.read()
+        await stream.write(session_pb2.ConnectRequest(batch=asked))
+        async with asyncio.timeout(20):
+            await begun.wait()
 
 
 @pytest.mark.parametrize(

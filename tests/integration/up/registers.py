@@ -52,10 +52,12 @@ class Registers(ToolServer):
     Attributes:
         log: Everything that was executed.
         moment: Called with every execution `before` and `after` it took effect.
+        held: Writes of these registers take effect when the event comes, whether or not somebody still waits for them.
     """
 
     log: list[Entry] = field(default_factory=list)
     moment: Moment | None = None
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
     _versions: Counter[str] = field(default_factory=Counter)
     _values: dict[str, str] = field(default_factory=dict)
 
@@ -73,6 +75,8 @@ class Registers(ToolServer):
         self._pass("before", entry)
         await asyncio.sleep(self.delay_seconds / 2)
         if tool in WRITES:
+            if (release := self.held.get(entry.key)) is not None:
+                await release.wait()
             self._versions[register] += 1
             self._values[register] = entry.value
         entry.version, entry.done = self._versions[register], True

@@ -25,7 +25,7 @@ from forerun.client import (
     Status,
 )
 from forerun.runtime.auth import token_digest
-from tests.integration.up.staging import ORCHESTRATORS, Stage, staged
+from tests.integration.up.staging import ORCHESTRATORS, Stage, opened_with_a_prefetch, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,39 +49,6 @@ async def turn(session: AsyncSession, key: str) -> Result:
     await session.model_started()
     await asyncio.sleep(THINKING_SECONDS)
     return await session.call_tool("look", {"key": key})
-
-
-async def foreseen(stage: Stage, session: AsyncSession, key: str) -> bool:
-    """Greets, and waits until the look that follows was taken ahead; False where the platform does not do it."""
-    before = stage.registers.executions("look", key)
-    await session.call_tool("dedent", {"text": f"  {key}"})
-    await session.model_started()
-    try:
-        async with asyncio.timeout(0.5):
-            while stage.registers.executions("look", key) == before:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            entry = [one for one in stage.registers.log if (one.tool, one.key) == ("look", key)][-1]
-            while not entry.done:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        return False
-    return True
-
-
-async def opened_with_a_prefetch(stage: Stage, client: AsyncClient, key: str) -> AsyncSession:
-    """Lets the platform learn until it takes a look ahead; the session for which it did.
-
-    The agent is named after the register: what one test teaches is not for another one.
-    """
-    for _ in range(40):
-        # A session of its own each time: one that has looked before knows the answer.
-        session = client.session(key)
-        await session.open()
-        if await foreseen(stage, session, key):
-            return session
-        await session.call_tool("look", {"key": key})
-        await session.close()
-    raise AssertionError("nothing is taken ahead")
 
 
 async def test_a_write_through_one_session_makes_the_others_prefetch_stale(stage: Stage) -> None:
