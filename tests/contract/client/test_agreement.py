@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import forerun.client
-from forerun.client import Mode, Served, Status, Totals, _calls, _channel, _json, _session, _tools
+from forerun.client import Mode, Served, Status, Totals, _asking, _calls, _channel, _json, _tools
 from forerun.client._errors import _CLASS_OF_CODE
 from forerun.core import limits, outcomes
 from forerun.runtime.errors import ForerunError
@@ -29,7 +29,7 @@ def test_bounds_are_those_of_the_platform() -> None:
     assert _calls.RESULT_BYTES == limits.RESULT_BYTES
     assert _calls.CALLS_PER_MESSAGE == limits.CALLS_PER_MESSAGE
     assert _calls.DEADLINE_MAX_SECONDS == limits.DEADLINE_MAX_SECONDS
-    assert _session.DEADLINE_DEFAULT_SECONDS == limits.DEADLINE_DEFAULT_SECONDS
+    assert _asking.DEADLINE_DEFAULT_SECONDS == limits.DEADLINE_DEFAULT_SECONDS
     assert _tools.RESULT_BYTES < limits.MESSAGE_BYTES
 
 

@@ -207,7 +207,7 @@ async def test_nobody_listens(platform: ScriptedServer) -> None:
 async def test_a_platform_that_says_nothing_does_not_hold_a_call(client: AsyncClient, platform: ScriptedServer) -> None:
     async with client.session("agent") as session:
         session_margin = pytest.MonkeyPatch()
-        session_margin.setattr("forerun.client._session.MARGIN_SECONDS", 0.1)
+        session_margin.setattr("forerun.client._asking.MARGIN_SECONDS", 0.1)
         with pytest.raises(OutcomeUnknown, match="DEADLINE_EXCEEDED"):
             await session.call_tool("hang", timeout_seconds=0.1)
         session_margin.undo()

@@ -126,8 +126,8 @@ async def test_an_unknown_tool_is_answered(client: AsyncClient, platform: Script
 async def test_tools_that_take_long_are_waited_for(
     client: AsyncClient, platform: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forerun.client._session.MARGIN_SECONDS", 0.05)
-    monkeypatch.setattr("forerun.client._session.DEADLINE_DEFAULT_SECONDS", 0.05)
+    monkeypatch.setattr("forerun.client._asking.MARGIN_SECONDS", 0.05)
+    monkeypatch.setattr("forerun.client._asking.DEADLINE_DEFAULT_SECONDS", 0.05)
     contract = policy_pb2.EffectContract(tool="wait", timeout_seconds=30.0)
     platform.servicer.tools.append(session_pb2.SessionTool(name="wait", contract=contract))
     async with client.session("agent") as session:

@@ -25,7 +25,7 @@ from forerun.client import (
     Result,
     Served,
     Status,
-    _session,
+    _asking,
 )
 from forerun.v1 import policy_pb2, session_pb2
 from tests.integration.client.scripted import TOKEN, ScriptedServer, ScriptedServicer, serve
@@ -103,7 +103,7 @@ async def test_what_may_have_started_is_not_started_again(
     platform: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a read is; a write ends unknown at its deadline, and what comes after it in its message waits for that."""
-    monkeypatch.setattr(_session, "MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr(_asking, "MARGIN_SECONDS", 0.1)
     tools = Tools()
     platform.servicer.tools = [read("wait")]
     async with client(platform.address, tools) as opened, opened.session("agent") as session:
@@ -209,7 +209,7 @@ async def test_direct_calls_have_deadlines_and_can_be_taken_back(platform: Scrip
 
         async def late(call: Call) -> None:
             (batch,) = [one for one in session._connection.batches if call in [open_.call for open_ in one.calls]]  # type: ignore[union-attr]
-            session._give_up(batch)
+            session._deadlines.give_up(batch)  # type: ignore[union-attr]
 
         assert (await ended("read", late)).status is Status.TIMEOUT
         assert (await ended("write", late)).status is Status.OUTCOME_UNKNOWN

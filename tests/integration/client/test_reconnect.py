@@ -88,7 +88,7 @@ async def test_a_platform_that_restarts_is_found_again() -> None:
 
 
 async def test_calls_end_by_their_deadline_while_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.client._session.MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr("forerun.client._asking.MARGIN_SECONDS", 0.1)
     servicer = ScriptedServicer()
     server = await serve(servicer)
     async with AsyncClient(server.address, TOKEN) as client:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from forerun.client._asking import DEADLINE_DEFAULT_SECONDS
 from forerun.client._channel import open_channel
 from forerun.client._connection import Connection
 from forerun.client._direct import Direct
 from forerun.client._errors import ForerunClientError, InvalidRequest, NotConfigured, from_rpc_error
 from forerun.client._ids import Ids, SystemIds
 from forerun.client._local import resolve
+from forerun.client._ports import Listener
 from forerun.client._results import Mode, ToolInfo, Totals, only_reads, totals_of
-from forerun.client._session import DEADLINE_DEFAULT_SECONDS, AsyncSession
-from forerun.client._tools import Tool, tool_of
+from forerun.client._session import AsyncSession
+from forerun.client._tools import Tool, ToolHost
 from forerun.v1 import session_pb2, session_pb2_grpc
 
 _UNARY_SECONDS: Final = 10.0
@@ -28,10 +30,8 @@ DIRECT_AFTER_SECONDS: Final = 3.0
 _NOT_THERE_YET: Final = frozenset({"ADDRESS_MISSING", "CREDENTIAL_MISSING"})
 _LOG: Final = logging.getLogger("forerun.client")
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-class AsyncClient:
+class AsyncClient(ToolHost):
     """A connection to a Forerun platform, shared by any number of sessions.
 
     Args:
@@ -144,31 +144,6 @@ class AsyncClient:
             connect_timeout_seconds=self._connect_timeout_seconds,
         )
 
-    @overload
-    def tool(self, function: _Function, /) -> _Function: ...
-
-    @overload
-    def tool(
-        self, /, *, name: str | None = None, schema: Mapping[str, object] | None = None
-    ) -> Callable[[_Function], _Function]: ...
-
-    def tool(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        schema: Mapping[str, object] | None = None,
-    ) -> Any:
-        """Registers a function as a tool of all sessions that are made afterwards; see `AsyncSession.tool`."""
-
-        def register(given: _Function) -> _Function:
-            made = tool_of(given, name=name, schema=schema)
-            self._tools[made.name] = made
-            return given
-
-        return register if function is None else register(function)
-
     async def get_totals(self) -> Totals:
         """Counts of the platform since it started.
 
@@ -217,12 +192,12 @@ class AsyncClient:
 
     # ------------------------------------------------------------ used by sessions
 
-    def connect(self, session: AsyncSession, hello: session_pb2.Hello) -> Connection:
-        """A connection for a session."""
+    def connect(self, session: AsyncSession, hello: session_pb2.Hello, listener: Listener) -> Connection:
+        """A connection for a session; the listener hears what comes over it."""
         self._check()
         self._sessions.append(session)
         return Connection(
-            self._open_stub, hello, session, metadata=self._metadata, address=lambda: self.address, ids=self._ids
+            self._open_stub, hello, listener, metadata=self._metadata, address=lambda: self.address, ids=self._ids
         )
 
     async def timeouts(self, agent: str) -> Mapping[str, float]:
@@ -254,6 +229,9 @@ class AsyncClient:
         for sessions in (self._sessions, self._going_direct):
             if session in sessions:
                 sessions.remove(session)
+
+    def _take_tool(self, tool: Tool) -> None:
+        self._tools[tool.name] = tool
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self._token}"),) if self._token else ()

@@ -1,21 +1,20 @@
 """The way of one session to the platform: a stream that is opened again when it breaks.
 
-One task owns the stream. Messages wait in two lanes until it is there: what belongs to the running connection (answers
-of client tools, cancellations) goes first, and what belongs to the session (events, batches) waits while the platform
-says goodbye. After a break the open batches are sent again under their keys; the platform runs none of them twice.
+One task owns the stream. After a break the open batches are sent again under their keys; the platform runs none of them
+twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from forerun.client._backoff import Backoff
 from forerun.client._calls import Batch, OpenCall, OpenCalls
 from forerun.client._errors import (
     ForerunClientError,
@@ -26,27 +25,19 @@ from forerun.client._errors import (
     from_rpc_error,
 )
 from forerun.client._ids import Ids
+from forerun.client._outbox import Outbox, write
 from forerun.client._plan import Progress, RunningPlan
 from forerun.client._ports import Listener
 from forerun.client._results import Failure, Status, failure_of
-from forerun.v1 import common_pb2, plan_pb2, session_pb2, session_pb2_grpc
+from forerun.v1 import plan_pb2, session_pb2, session_pb2_grpc
 
 _LOG: Final = logging.getLogger("forerun.client")
 
 _WELCOME_SECONDS: Final = 15.0
-_BACKOFF_INITIAL_SECONDS: Final = 0.05
-_BACKOFF_MAX_SECONDS: Final = 2.0
-# A connection that lived for so long was a good one: the next break starts with a short pause again.
-_STABLE_SECONDS: Final = 5.0
-# Without anything to send, an unreachable platform is given up for so long, until there is something: by then it has
-# ended the session itself.
-_IDLE_RETRY_SECONDS: Final = 60.0
 # Before the announced end of a connection, for what is on its way.
 _GOODBYE_MARGIN_SECONDS: Final = 0.5
 # The token is not what it was when the session was opened, and the connection ends.
 _REFUSALS: Final = frozenset({"CREDENTIAL_REFUSED", "CALLER_NOT_ALLOWED"})
-
-Outgoing = session_pb2.ConnectRequest | Batch
 
 
 def _channel_closed() -> StreamFailure:
@@ -82,13 +73,10 @@ class Connection:
         self._address = address
         self._ids = ids
         self.calls = OpenCalls(self.ask_again, listener.takes)
-        self._urgent: deque[session_pb2.ConnectRequest] = deque()
-        self._ordinary: deque[Outgoing] = deque()
-        self._wake = asyncio.Event()
+        self._outbox = Outbox(hello.session)
         self._drained = asyncio.Event()
         self._goodbye: asyncio.TimerHandle | None = None
-        self._leaving = self._hurried = False
-        self._closing = False
+        self._hurried = False
         self._tried = False
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = loop.create_future()
@@ -156,13 +144,11 @@ class Connection:
 
     def send(self, message: session_pb2.ConnectRequest) -> None:
         """Sends an event when its turn comes."""
-        self._ordinary.append(message)
-        self._wake.set()
+        self._outbox.add(message)
 
     def send_now(self, message: session_pb2.ConnectRequest) -> None:
         """Sends what only means something to the running connection."""
-        self._urgent.append(message)
-        self._wake.set()
+        self._outbox.add_now(message)
 
     def take_back(self, one: OpenCall) -> None:
         """Stops a call. One that was never sent ends at once, any other when the platform says how."""
@@ -172,7 +158,7 @@ class Connection:
         if one.direct:
             one.withdraw(Failure("CALL_CANCELLED", "the call was taken back while it ran around the platform"))
         elif one.written:
-            self.send_now(self._cancellation(one))
+            self._outbox.cancel(one)
         else:
             one.end(Status.CANCELLED, Failure("CALL_CANCELLED", "the call was taken back before it was sent"))
 
@@ -180,16 +166,12 @@ class Connection:
         """Nobody waits for the open calls of a batch any more."""
         for one in batch.open:
             if one.on_its_way:
-                self.send_now(self._cancellation(one))
+                self._outbox.cancel(one)
             one.lose(failure)
-
-    def _cancellation(self, one: OpenCall) -> session_pb2.ConnectRequest:
-        key = common_pb2.CallKey(session=self._hello.session, turn=one.turn, index=one.message.index)
-        return session_pb2.ConnectRequest(cancel=key)
 
     async def close(self, reason: str, timeout_seconds: float) -> session_pb2.Totals | None:
         """Ends the session; its totals, or None where the platform could not be told in time."""
-        self._closing = True
+        self._outbox.closing = True
         self.calls.cancel_all(Failure("SESSION_ENDED", "the session was closed while the call was open"))
         totals: session_pb2.Totals | None = None
         if self._closed is None:
@@ -227,8 +209,7 @@ class Connection:
 
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = _BACKOFF_INITIAL_SECONDS
-        broken_at = loop.time()
+        backoff = Backoff(loop.time(), self._ids.fraction)
         while not self._ended.done():
             started_at = loop.time()
             failure: StreamFailure | None = None
@@ -248,7 +229,7 @@ class Connection:
             finally:
                 self._detach()
             if self._ended.done():
-                if not self._closing:
+                if not self._outbox.closing:
                     self._finish(SessionClosed("SESSION_ENDED", "the platform ended the session"))
                 return
             if failure is not None and not self._may_retry(failure):
@@ -258,10 +239,11 @@ class Connection:
             hurried, self._hurried = self._hurried, False
             if hurried and failure is None:
                 continue
-            if loop.time() - started_at >= _STABLE_SECONDS:
-                pause, broken_at = _BACKOFF_INITIAL_SECONDS, loop.time()
-            await self._pause(pause, failure, idle=loop.time() - broken_at > _IDLE_RETRY_SECONDS)
-            pause = min(pause * 2, _BACKOFF_MAX_SECONDS)
+            backoff.broke(started_at, loop.time())
+            idle = backoff.idle(loop.time())
+            await asyncio.sleep(backoff.pause(failure.error.retry_after_seconds if failure is not None else None))
+            if idle and self._opened.done() and not len(self.calls):
+                await self._outbox.until_something_waits()
 
     def _may_retry(self, failure: StreamFailure) -> bool:
         tried, self._tried = self._tried, True
@@ -271,26 +253,14 @@ class Connection:
             return True
         return failure.transient
 
-    async def _pause(self, seconds: float, failure: StreamFailure | None, *, idle: bool) -> None:
-        asked = failure.error.retry_after_seconds if failure is not None else None
-        await asyncio.sleep(max(seconds * (0.5 + self._ids.fraction() / 2), asked or 0.0))
-        if idle and self._opened.done():
-            while not self._ordinary and not len(self.calls):
-                self._wake.clear()
-                await self._wake.wait()
-
     def _detach(self) -> None:
         """After a break: open batches are sent again, before everything that was not sent yet."""
-        self._leaving = False
         self._drained.clear()
         if self._goodbye is not None:
             self._goodbye.cancel()
-        self._urgent.clear()
         self.calls.disconnected()
         self._listener.disconnected()
-        waiting = {id(one) for one in self._ordinary}
-        again = [batch for batch in self.calls if id(batch) not in waiting]
-        self._ordinary.extendleft(reversed(again))
+        self._outbox.disconnected(self.calls)
 
     @property
     def batches(self) -> list[Batch]:
@@ -300,24 +270,23 @@ class Connection:
     def ask_again(self, batch: Batch) -> None:
         """Sends what is open of a batch when its turn comes."""
         if not self._alone:
-            self._ordinary.append(batch)
-            self._wake.set()
+            self._outbox.add(batch)
 
     def reconnect(self) -> None:
         """Says hello again, because there is something to say; nothing else is sent before."""
-        self._leaving = self._hurried = True
+        self._outbox.leaving = self._hurried = True
         self._drained.set()
 
     def _finish(self, error: ForerunClientError) -> None:
         """The session is over, and not because it was closed here."""
         self._closed = error
-        self._alone = not self._closing and self._listener.goes_on(error)
+        self._alone = not self._outbox.closing and self._listener.goes_on(error)
         if not self._opened.done():
             self._opened.set_exception(error)
         if not self._ended.done():
             self._ended.set_result(None)
         if self._alone:
-            self._ordinary.clear()
+            self._outbox.clear()
             return
         self.calls.lose_all(
             Failure(error.reason, f"nobody will answer: {error.message}", error.metadata, error.retry_after_seconds)
@@ -334,14 +303,14 @@ class Connection:
                 hello.CopyFrom(self._hello)
                 hello.resume = self._resume
                 hello.direct_writes = self._listener.direct_writes()
-                await self._write(call, session_pb2.ConnectRequest(hello=hello))
+                await write(call, session_pb2.ConnectRequest(hello=hello))
                 first = await self._first(call)
             if first is grpc.aio.EOF:
                 return
             self._take(first)
             tasks = [
                 loop.create_task(self._read_all(call)),
-                loop.create_task(self._write_all(call)),
+                loop.create_task(self._outbox.write_all(call)),
                 loop.create_task(self._until_drained()),
             ]
             reader, _, drained = tasks
@@ -373,43 +342,6 @@ class Connection:
             self._take(message)
             if self._ended.done():
                 return
-
-    async def _write_all(self, call: Any) -> None:
-        while True:
-            self._wake.clear()
-            while self._urgent:
-                if not await self._write(call, self._urgent.popleft()):
-                    return
-            if self._ordinary and (not self._leaving or self._closing):
-                if not await self._write_ordinary(call, self._ordinary.popleft()):
-                    return
-            elif not self._urgent:
-                await self._wake.wait()
-
-    async def _write_ordinary(self, call: Any, item: Outgoing) -> bool:
-        if isinstance(item, Batch):
-            batch = item.render(asyncio.get_running_loop().time())
-            if batch is None:
-                return True
-            for one in item.open:
-                one.written = one.on_its_way = True
-            if not await self._write(call, session_pb2.ConnectRequest(batch=batch)):
-                return False
-            # A call that was taken back while no connection was open: only now the platform can find it.
-            return all([await self._write(call, self._cancellation(one)) for one in item.open if one.taken_back])
-        if await self._write(call, item):
-            return True
-        # The stream was over before: it certainly did not leave.
-        self._ordinary.appendleft(item)
-        return False
-
-    @staticmethod
-    async def _write(call: Any, message: session_pb2.ConnectRequest) -> bool:
-        try:
-            await call.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return False  # the stream is over; whoever reads it learns why
-        return True
 
     async def _until_drained(self) -> None:
         await self._drained.wait()
@@ -447,13 +379,13 @@ class Connection:
 
     def _leave(self, seconds: float) -> None:
         """The connection will end: its open calls finish on it, everything else waits for the next one."""
-        self._leaving = True
+        self._outbox.leaving = True
         self._look_whether_drained()
         remaining = max(0.0, seconds - _GOODBYE_MARGIN_SECONDS)
         self._goodbye = asyncio.get_running_loop().call_later(remaining, self._drained.set)
 
     def _look_whether_drained(self) -> None:
-        if self._leaving and not self.calls.on_its_way:
+        if self._outbox.leaving and not self.calls.on_its_way:
             self._drained.set()
 
     def _refused(self, message: Any) -> None:
@@ -464,7 +396,7 @@ class Connection:
         else:
             _LOG.warning("the platform could not take a message of session %s: %s", self._hello.session, failure.reason)
         if failure.reason in _REFUSALS:
-            self._leaving = True  # no further message is read: what is asked now is not even sent
+            self._outbox.leaving = True  # no further message is read: what is asked now is not even sent
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

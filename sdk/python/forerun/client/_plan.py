@@ -12,13 +12,12 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from forerun.client._backoff import BACKOFF_INITIAL_SECONDS, BACKOFF_MAX_SECONDS
 from forerun.client._errors import InvalidRequest, PlatformError, StreamFailure, from_rpc_error
 from forerun.client._json import Arguments, decode, encode_arguments
 from forerun.client._results import Failure, failure_of
 from forerun.v1 import plan_pb2, session_pb2, session_pb2_grpc
 
-_BACKOFF_INITIAL_SECONDS: Final = 0.05
-_BACKOFF_MAX_SECONDS: Final = 2.0
 # Tries without any news in between; with news the count begins again.
 _TRIES: Final = 60
 
@@ -258,7 +257,7 @@ class RunningPlan:
     # ------------------------------------------------------------ the stream
 
     async def _run(self) -> None:
-        pause, tries = _BACKOFF_INITIAL_SECONDS, 0
+        pause, tries = BACKOFF_INITIAL_SECONDS, 0
         try:
             while True:
                 known = len(self._known)
@@ -273,7 +272,7 @@ class RunningPlan:
                     self._fail(failure)
                     return
                 await asyncio.sleep(max(pause, failure.error.retry_after_seconds or 0.0))
-                pause = min(pause * 2, _BACKOFF_MAX_SECONDS) if tries else _BACKOFF_INITIAL_SECONDS
+                pause = min(pause * 2, BACKOFF_MAX_SECONDS) if tries else BACKOFF_INITIAL_SECONDS
         finally:
             self._news.put_nowait(None)
             if not self._rounds[-1].done():

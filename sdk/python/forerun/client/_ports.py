@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from forerun.client._calls import Batch, OpenCall
 from forerun.client._errors import ForerunClientError
-from forerun.client._results import Result
+from forerun.client._results import Failure, Result
 from forerun.v1 import session_pb2
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Platform(Protocol):
         """Asks what the tools of an agent do, for a time when nobody can be asked."""
         ...
 
-    def connect(self, session: AsyncSession, hello: session_pb2.Hello) -> Connection:
-        """A connection for a session."""
+    def connect(self, session: AsyncSession, hello: session_pb2.Hello, listener: Listener) -> Connection:
+        """A connection for a session; the listener hears what comes over it."""
         ...
 
     async def timeouts(self, agent: str) -> Mapping[str, float]:
@@ -100,4 +100,8 @@ class Road(Protocol):
 
     def reconnect(self) -> None:
         """Says hello again."""
+        ...
+
+    def give_up(self, batch: Batch, failure: Failure) -> None:
+        """Nobody waits for the open calls of a batch any more."""
         ...

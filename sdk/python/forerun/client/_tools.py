@@ -7,9 +7,10 @@ import inspect
 import json
 import logging
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from forerun.client._errors import InvalidRequest
 from forerun.client._json import decode, encode
@@ -23,6 +24,8 @@ BYTES: Final = "application/octet-stream"
 
 # One message of the stream; a result of a client's tool is not sent in chunks. Room is left for the fields around it.
 RESULT_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _SCALARS: Final[Mapping[object, Mapping[str, object]]] = {
     str: {"type": "string"},
@@ -136,6 +139,51 @@ def _no_schema(tool: str, parameter: str, why: str) -> InvalidRequest:
         f"the schema of parameter {parameter!r} of tool {tool!r} cannot be derived: {why}; give schema=",
         metadata={"tool": tool, "parameter": parameter},
     )
+
+
+class ToolHost(ABC):
+    """What takes functions of the agent's own program as tools: a session for itself, a client for all its sessions."""
+
+    @overload
+    def tool(self, function: _Function, /) -> _Function: ...
+
+    @overload
+    def tool(
+        self, /, *, name: str | None = None, schema: Mapping[str, object] | None = None
+    ) -> Callable[[_Function], _Function]: ...
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        schema: Mapping[str, object] | None = None,
+    ) -> Any:
+        """Registers a function as a tool: of this session before it is opened, or of all sessions made afterwards.
+
+        A coroutine function is awaited, any other one runs in a thread. What it returns is the observation (text,
+        bytes, or a JSON value); what it raises is a result with `tool_error`. Without a contract in the policy such
+        a tool counts as a write to everything and never runs ahead.
+
+        Args:
+            function: The function, called with the arguments as keywords.
+            name: The tool's name; the function's by default.
+            schema: JSON Schema of the arguments; by default it follows from the annotations.
+
+        Raises:
+            InvalidRequest: the session is open already, or no schema follows from the signature.
+        """
+
+        def register(given: _Function) -> _Function:
+            self._take_tool(tool_of(given, name=name, schema=schema))
+            return given
+
+        return register if function is None else register(function)
+
+    @abstractmethod
+    def _take_tool(self, tool: Tool) -> None:
+        """Keeps a tool."""
 
 
 class Invocations:
