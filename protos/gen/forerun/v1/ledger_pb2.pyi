@@ -40,6 +40,10 @@ class _LedgerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LedgerKind
     """A read that was issued while the model's message still streamed: asked for, not guessed, and not a speculation."""
     LEDGER_KIND_RACE: _LedgerKind.ValueType  # 7
     """A call with a second attempt at another provider: who won, and what the other attempt cost."""
+    LEDGER_KIND_MODEL: _LedgerKind.ValueType  # 8
+    """A model request that was asked for, or that judged a candidate."""
+    LEDGER_KIND_CANDIDATE: _LedgerKind.ValueType  # 9
+    """A candidate of an answer: one of several model requests of which one is taken."""
 
 class LedgerKind(_LedgerKind, metaclass=_LedgerKindEnumTypeWrapper):
     """What a line is about."""
@@ -60,6 +64,10 @@ LEDGER_KIND_EARLY: LedgerKind.ValueType  # 6
 """A read that was issued while the model's message still streamed: asked for, not guessed, and not a speculation."""
 LEDGER_KIND_RACE: LedgerKind.ValueType  # 7
 """A call with a second attempt at another provider: who won, and what the other attempt cost."""
+LEDGER_KIND_MODEL: LedgerKind.ValueType  # 8
+"""A model request that was asked for, or that judged a candidate."""
+LEDGER_KIND_CANDIDATE: LedgerKind.ValueType  # 9
+"""A candidate of an answer: one of several model requests of which one is taken."""
 Global___LedgerKind: _TypeAlias = LedgerKind  # noqa: Y015
 
 @_typing.final
@@ -102,6 +110,12 @@ class LedgerLine(_message.Message):
     PROPENSITY_FIELD_NUMBER: _builtins.int
     AUDIT_RESULT_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    TOKENS_ESTIMATED_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Unique id; also the message's id, so that a line is never stored twice."""
     kind: Global___LedgerKind.ValueType
@@ -166,6 +180,18 @@ class LedgerLine(_message.Message):
     """For an audit: what was found."""
     explanation: _builtins.str
     """Explanation of the candidate."""
+    model: _builtins.str
+    """For a model request: the model. The beaten attempt of a race over a model's replicas names it, too."""
+    provider: _builtins.str
+    """For a model request: which of the model's providers."""
+    input_tokens: _builtins.int
+    """Tokens of the prompt."""
+    output_tokens: _builtins.int
+    """Generated tokens."""
+    tokens_estimated: _builtins.bool
+    """The provider did not say how many tokens there were: they are estimated from bytes, the money with them."""
+    answer: _builtins.str
+    """The answer that the request belongs to. The money of all of its lines is what the answer cost."""
     @_builtins.property
     def call(self) -> _common_pb2.CallKey:
         """The call, where one belongs to the line."""
@@ -211,10 +237,16 @@ class LedgerLine(_message.Message):
         propensity: _builtins.float = ...,
         audit_result: _builtins.str = ...,
         explanation: _builtins.str = ...,
+        model: _builtins.str = ...,
+        provider: _builtins.str = ...,
+        input_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        tokens_estimated: _builtins.bool = ...,
+        answer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "generations", b"generations"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "at_seconds", b"at_seconds", "audit", b"audit", "audit_result", b"audit_result", "call", b"call", "cost_money", b"cost_money", "digest", b"digest", "evidence", b"evidence", "expected_cost", b"expected_cost", "expected_value", b"expected_value", "explanation", b"explanation", "generations", b"generations", "id", b"id", "identity", b"identity", "kind", b"kind", "lower_bound", b"lower_bound", "mode", b"mode", "outcome", b"outcome", "policy", b"policy", "principal", b"principal", "probability", b"probability", "propensity", b"propensity", "reason", b"reason", "saved_estimated_seconds", b"saved_estimated_seconds", "seconds", b"seconds", "served", b"served", "session", b"session", "site", b"site", "speculable", b"speculable", "speculation", b"speculation", "status", b"status", "tenant", b"tenant", "tool", b"tool", "wasted_seconds", b"wasted_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "answer", b"answer", "at_seconds", b"at_seconds", "audit", b"audit", "audit_result", b"audit_result", "call", b"call", "cost_money", b"cost_money", "digest", b"digest", "evidence", b"evidence", "expected_cost", b"expected_cost", "expected_value", b"expected_value", "explanation", b"explanation", "generations", b"generations", "id", b"id", "identity", b"identity", "input_tokens", b"input_tokens", "kind", b"kind", "lower_bound", b"lower_bound", "mode", b"mode", "model", b"model", "outcome", b"outcome", "output_tokens", b"output_tokens", "policy", b"policy", "principal", b"principal", "probability", b"probability", "propensity", b"propensity", "provider", b"provider", "reason", b"reason", "saved_estimated_seconds", b"saved_estimated_seconds", "seconds", b"seconds", "served", b"served", "session", b"session", "site", b"site", "speculable", b"speculable", "speculation", b"speculation", "status", b"status", "tenant", b"tenant", "tokens_estimated", b"tokens_estimated", "tool", b"tool", "wasted_seconds", b"wasted_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -400,6 +400,7 @@ class SpeculationPolicy(_message.Message):
     AGENTS_FIELD_NUMBER: _builtins.int
     EXPIRY_SECONDS_FIELD_NUMBER: _builtins.int
     MINIMUM_EVIDENCE_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the policy."""
     version: _builtins.str
@@ -424,6 +425,10 @@ class SpeculationPolicy(_message.Message):
     """Speculations older than this that nobody asked for are dropped. Absent: 120."""
     minimum_evidence: _builtins.float
     """The predictor must have seen a site this often before anything is launched there. Absent: 5."""
+    priority: _builtins.int
+    """Policies with a higher one are asked first whether they fit; equal ones in the order of the file, or of their names
+    where they are published one by one.
+    """
     @_builtins.property
     def budget(self) -> Global___Budget:
         """Limits."""
@@ -469,10 +474,11 @@ class SpeculationPolicy(_message.Message):
         agents: _abc.Iterable[_builtins.str] | None = ...,
         expiry_seconds: _builtins.float | None = ...,
         minimum_evidence: _builtins.float | None = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_expiry_seconds", b"_expiry_seconds", "_lambda_per_second", b"_lambda_per_second", "_minimum_evidence", b"_minimum_evidence", "_slot_second_cost", b"_slot_second_cost", "audit_share", b"audit_share", "budget", b"budget", "expiry_seconds", b"expiry_seconds", "lambda_per_second", b"lambda_per_second", "minimum_evidence", b"minimum_evidence", "slot_second_cost", b"slot_second_cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_expiry_seconds", b"_expiry_seconds", "_lambda_per_second", b"_lambda_per_second", "_minimum_evidence", b"_minimum_evidence", "_slot_second_cost", b"_slot_second_cost", "agents", b"agents", "alpha", b"alpha", "audit_share", b"audit_share", "budget", b"budget", "expiry_seconds", b"expiry_seconds", "hold_out", b"hold_out", "lambda_per_second", b"lambda_per_second", "minimum_evidence", b"minimum_evidence", "mode", b"mode", "name", b"name", "off", b"off", "slot_second_cost", b"slot_second_cost", "tenants", b"tenants", "tools", b"tools", "trusted_values", b"trusted_values", "unknown_writes", b"unknown_writes", "version", b"version", "withhold", b"withhold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_expiry_seconds", b"_expiry_seconds", "_lambda_per_second", b"_lambda_per_second", "_minimum_evidence", b"_minimum_evidence", "_slot_second_cost", b"_slot_second_cost", "agents", b"agents", "alpha", b"alpha", "audit_share", b"audit_share", "budget", b"budget", "expiry_seconds", b"expiry_seconds", "hold_out", b"hold_out", "lambda_per_second", b"lambda_per_second", "minimum_evidence", b"minimum_evidence", "mode", b"mode", "name", b"name", "off", b"off", "priority", b"priority", "slot_second_cost", b"slot_second_cost", "tenants", b"tenants", "tools", b"tools", "trusted_values", b"trusted_values", "unknown_writes", b"unknown_writes", "version", b"version", "withhold", b"withhold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__audit_share: _TypeAlias = _typing.Literal["audit_share"]  # noqa: Y015
     _WhichOneofArgType__audit_share: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share"]  # noqa: Y015
@@ -867,6 +873,169 @@ class ToolServer(_message.Message):
 Global___ToolServer: _TypeAlias = ToolServer  # noqa: Y015
 
 @_typing.final
+class ModelProvider(_message.Message):
+    """An endpoint that serves a model by OpenAI-compatible chat completions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    INPUT_PRICE_FIELD_NUMBER: _builtins.int
+    OUTPUT_PRICE_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_SECONDS_FIELD_NUMBER: _builtins.int
+    BETWEEN_TOKENS_SECONDS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_RESPONSE_BYTES_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    CONTINUES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name, unique among all providers: health, retries and figures are kept by it."""
+    url: _builtins.str
+    """Address up to and without `/chat/completions`, such as `https://api.example/v1`."""
+    model: _builtins.str
+    """The name by which it knows the model. Empty: the model's own."""
+    secret: _builtins.str
+    """Name of the secret that is sent as the bearer token. Empty: none is sent."""
+    input_price: _builtins.float
+    """Price of a million tokens of the prompt, in the policy's currency."""
+    output_price: _builtins.float
+    """Price of a million generated tokens."""
+    first_token_seconds: _builtins.float
+    """Longest time until the first token. Absent: 30."""
+    between_tokens_seconds: _builtins.float
+    """Longest time between two tokens. Absent: 15."""
+    timeout_seconds: _builtins.float
+    """Longest time of a request. Absent: 300."""
+    max_output_tokens: _builtins.int
+    """Generated tokens of one request, at most; a request may ask for less. Absent: 4096."""
+    max_response_bytes: _builtins.int
+    """Bytes of one response, at most. Absent: 4 MiB."""
+    concurrency: _builtins.int
+    """Requests at once from one process; further ones wait. Absent: 64."""
+    continues: _builtins.bool
+    """It goes on with an assistant's message where that is the last one, which beam search needs."""
+    @_builtins.property
+    def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Further headers; a value `secret:NAME` is replaced by that secret."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        url: _builtins.str = ...,
+        model: _builtins.str = ...,
+        secret: _builtins.str = ...,
+        headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        input_price: _builtins.float = ...,
+        output_price: _builtins.float = ...,
+        first_token_seconds: _builtins.float | None = ...,
+        between_tokens_seconds: _builtins.float | None = ...,
+        timeout_seconds: _builtins.float | None = ...,
+        max_output_tokens: _builtins.int | None = ...,
+        max_response_bytes: _builtins.int | None = ...,
+        concurrency: _builtins.int | None = ...,
+        continues: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_between_tokens_seconds", b"_between_tokens_seconds", "_concurrency", b"_concurrency", "_first_token_seconds", b"_first_token_seconds", "_max_output_tokens", b"_max_output_tokens", "_max_response_bytes", b"_max_response_bytes", "_timeout_seconds", b"_timeout_seconds", "between_tokens_seconds", b"between_tokens_seconds", "concurrency", b"concurrency", "first_token_seconds", b"first_token_seconds", "max_output_tokens", b"max_output_tokens", "max_response_bytes", b"max_response_bytes", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_between_tokens_seconds", b"_between_tokens_seconds", "_concurrency", b"_concurrency", "_first_token_seconds", b"_first_token_seconds", "_max_output_tokens", b"_max_output_tokens", "_max_response_bytes", b"_max_response_bytes", "_timeout_seconds", b"_timeout_seconds", "between_tokens_seconds", b"between_tokens_seconds", "concurrency", b"concurrency", "continues", b"continues", "first_token_seconds", b"first_token_seconds", "headers", b"headers", "input_price", b"input_price", "max_output_tokens", b"max_output_tokens", "max_response_bytes", b"max_response_bytes", "model", b"model", "name", b"name", "output_price", b"output_price", "secret", b"secret", "timeout_seconds", b"timeout_seconds", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__between_tokens_seconds: _TypeAlias = _typing.Literal["between_tokens_seconds"]  # noqa: Y015
+    _WhichOneofArgType__between_tokens_seconds: _TypeAlias = _typing.Literal["_between_tokens_seconds", b"_between_tokens_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__concurrency: _TypeAlias = _typing.Literal["concurrency"]  # noqa: Y015
+    _WhichOneofArgType__concurrency: _TypeAlias = _typing.Literal["_concurrency", b"_concurrency"]  # noqa: Y015
+    _WhichOneofReturnType__first_token_seconds: _TypeAlias = _typing.Literal["first_token_seconds"]  # noqa: Y015
+    _WhichOneofArgType__first_token_seconds: _TypeAlias = _typing.Literal["_first_token_seconds", b"_first_token_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__max_output_tokens: _TypeAlias = _typing.Literal["max_output_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_output_tokens: _TypeAlias = _typing.Literal["_max_output_tokens", b"_max_output_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__max_response_bytes: _TypeAlias = _typing.Literal["max_response_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_response_bytes: _TypeAlias = _typing.Literal["_max_response_bytes", b"_max_response_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__between_tokens_seconds) -> _WhichOneofReturnType__between_tokens_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__concurrency) -> _WhichOneofReturnType__concurrency | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_seconds) -> _WhichOneofReturnType__first_token_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_output_tokens) -> _WhichOneofReturnType__max_output_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_response_bytes) -> _WhichOneofReturnType__max_response_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
+
+Global___ModelProvider: _TypeAlias = ModelProvider  # noqa: Y015
+
+@_typing.final
+class Model(_message.Message):
+    """A model, by the name that agents ask for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PROVIDERS_FIELD_NUMBER: _builtins.int
+    RACE_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    @_builtins.property
+    def providers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelProvider]:
+        """Its replicas: equivalent, so that any may answer. The first is preferred while it is healthy."""
+
+    @_builtins.property
+    def race(self) -> Global___Race:
+        """Slow requests get a second attempt at the next provider; the first to send a token answers. The quantile is that of
+        the time to the first token. Absent: no second attempts.
+        """
+
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tenants that may use it. Absent: all."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        providers: _abc.Iterable[Global___ModelProvider] | None = ...,
+        race: Global___Race | None = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_race", b"_race", "race", b"race"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_race", b"_race", "name", b"name", "providers", b"providers", "race", b"race", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__race: _TypeAlias = _typing.Literal["race"]  # noqa: Y015
+    _WhichOneofArgType__race: _TypeAlias = _typing.Literal["_race", b"_race"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__race) -> _WhichOneofReturnType__race | None: ...
+
+Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
 class PolicyFile(_message.Message):
     """The file of local mode: everything that custom resources would say."""
 
@@ -874,6 +1043,7 @@ class PolicyFile(_message.Message):
 
     POLICIES_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpeculationPolicy]:
         """Policies; the first one whose tenants and agents fit is taken."""
@@ -882,15 +1052,20 @@ class PolicyFile(_message.Message):
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolServer]:
         """Tool servers."""
 
+    @_builtins.property
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
+        """Models."""
+
     def __init__(
         self,
         *,
         policies: _abc.Iterable[Global___SpeculationPolicy] | None = ...,
         servers: _abc.Iterable[Global___ToolServer] | None = ...,
+        models: _abc.Iterable[Global___Model] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policies", b"policies", "servers", b"servers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "policies", b"policies", "servers", b"servers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
