@@ -81,8 +81,8 @@ class PolicySource:
                 _LOG.error("a published policy cannot be used", extra={"fields": {"error.type": type(error).__name__}})
                 return
             self._published[key] = message
-        items = [one for key in sorted(self._published) for one in policies_of(self._published[key]).items]
-        self.current = Policies(tuple(items))
+        published = [one for key in sorted(self._published) for one in self._published[key].policies]
+        self.current = policies_of(policy_pb2.PolicyFile(policies=published))
         self._changed()
 
 

@@ -258,12 +258,12 @@ class Policies:
 
 
 def policies_of(message: policy_pb2.PolicyFile) -> Policies:
-    """The policies of a file's message.
+    """The policies of a file's message, those of higher priority first.
 
     Raises:
         PolicyError: one of them contradicts itself.
     """
-    return Policies(tuple(policy_of(one) for one in message.policies))
+    return Policies(tuple(policy_of(one) for one in sorted(message.policies, key=lambda one: -one.priority)))
 
 
 def read_policy_file(path: Path) -> policy_pb2.PolicyFile:

@@ -401,6 +401,7 @@ class SpeculationPolicy(_message.Message):
     EXPIRY_SECONDS_FIELD_NUMBER: _builtins.int
     MINIMUM_EVIDENCE_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the policy."""
     version: _builtins.str
@@ -453,6 +454,10 @@ class SpeculationPolicy(_message.Message):
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents that the policy is for. Absent: all."""
 
+    @_builtins.property
+    def answers(self) -> Global___AnswerPolicy:
+        """Several candidates for one answer. Absent: none, every answer is generated once."""
+
     def __init__(
         self,
         *,
@@ -475,10 +480,11 @@ class SpeculationPolicy(_message.Message):
         expiry_seconds: _builtins.float | None = ...,
         minimum_evidence: _builtins.float | None = ...,
         priority: _builtins.int = ...,
+        answers: Global___AnswerPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_expiry_seconds", b"_expiry_seconds", "_lambda_per_second", b"_lambda_per_second", "_minimum_evidence", b"_minimum_evidence", "_slot_second_cost", b"_slot_second_cost", "audit_share", b"audit_share", "budget", b"budget", "expiry_seconds", b"expiry_seconds", "lambda_per_second", b"lambda_per_second", "minimum_evidence", b"minimum_evidence", "slot_second_cost", b"slot_second_cost"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_expiry_seconds", b"_expiry_seconds", "_lambda_per_second", b"_lambda_per_second", "_minimum_evidence", b"_minimum_evidence", "_slot_second_cost", b"_slot_second_cost", "answers", b"answers", "audit_share", b"audit_share", "budget", b"budget", "expiry_seconds", b"expiry_seconds", "lambda_per_second", b"lambda_per_second", "minimum_evidence", b"minimum_evidence", "slot_second_cost", b"slot_second_cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_expiry_seconds", b"_expiry_seconds", "_lambda_per_second", b"_lambda_per_second", "_minimum_evidence", b"_minimum_evidence", "_slot_second_cost", b"_slot_second_cost", "agents", b"agents", "alpha", b"alpha", "audit_share", b"audit_share", "budget", b"budget", "expiry_seconds", b"expiry_seconds", "hold_out", b"hold_out", "lambda_per_second", b"lambda_per_second", "minimum_evidence", b"minimum_evidence", "mode", b"mode", "name", b"name", "off", b"off", "priority", b"priority", "slot_second_cost", b"slot_second_cost", "tenants", b"tenants", "tools", b"tools", "trusted_values", b"trusted_values", "unknown_writes", b"unknown_writes", "version", b"version", "withhold", b"withhold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_expiry_seconds", b"_expiry_seconds", "_lambda_per_second", b"_lambda_per_second", "_minimum_evidence", b"_minimum_evidence", "_slot_second_cost", b"_slot_second_cost", "agents", b"agents", "alpha", b"alpha", "answers", b"answers", "audit_share", b"audit_share", "budget", b"budget", "expiry_seconds", b"expiry_seconds", "hold_out", b"hold_out", "lambda_per_second", b"lambda_per_second", "minimum_evidence", b"minimum_evidence", "mode", b"mode", "name", b"name", "off", b"off", "priority", b"priority", "slot_second_cost", b"slot_second_cost", "tenants", b"tenants", "tools", b"tools", "trusted_values", b"trusted_values", "unknown_writes", b"unknown_writes", "version", b"version", "withhold", b"withhold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__audit_share: _TypeAlias = _typing.Literal["audit_share"]  # noqa: Y015
     _WhichOneofArgType__audit_share: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share"]  # noqa: Y015
@@ -502,6 +508,57 @@ class SpeculationPolicy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__slot_second_cost) -> _WhichOneofReturnType__slot_second_cost | None: ...
 
 Global___SpeculationPolicy: _TypeAlias = SpeculationPolicy  # noqa: Y015
+
+@_typing.final
+class AnswerPolicy(_message.Message):
+    """What several candidates of an answer may cost. They hide no waiting: all of their price is paid for a better answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ON_FIELD_NUMBER: _builtins.int
+    MAX_CANDIDATES_FIELD_NUMBER: _builtins.int
+    MAX_COST_FIELD_NUMBER: _builtins.int
+    WORTH_FIELD_NUMBER: _builtins.int
+    EXPECTED_GAIN_FIELD_NUMBER: _builtins.int
+    on: _builtins.bool
+    """Allows them. Without it one answer is generated, whatever is asked for."""
+    max_candidates: _builtins.int
+    """Candidates of one answer, at most. Absent: 8."""
+    max_cost: _builtins.float
+    """Money for one answer, judge and stopped candidates included. Absent: no limit of its own."""
+    worth: _builtins.float
+    """What a better answer is worth, in the policy's currency. 0 launches only candidates without a price."""
+    expected_gain: _builtins.float
+    """Share of further candidates that are expected to be better than those before them, until that is known from
+    experience. 0..1. Absent: 0.25.
+    """
+    def __init__(
+        self,
+        *,
+        on: _builtins.bool = ...,
+        max_candidates: _builtins.int | None = ...,
+        max_cost: _builtins.float | None = ...,
+        worth: _builtins.float = ...,
+        expected_gain: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_gain", b"_expected_gain", "_max_candidates", b"_max_candidates", "_max_cost", b"_max_cost", "expected_gain", b"expected_gain", "max_candidates", b"max_candidates", "max_cost", b"max_cost"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_gain", b"_expected_gain", "_max_candidates", b"_max_candidates", "_max_cost", b"_max_cost", "expected_gain", b"expected_gain", "max_candidates", b"max_candidates", "max_cost", b"max_cost", "on", b"on", "worth", b"worth"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_gain: _TypeAlias = _typing.Literal["expected_gain"]  # noqa: Y015
+    _WhichOneofArgType__expected_gain: _TypeAlias = _typing.Literal["_expected_gain", b"_expected_gain"]  # noqa: Y015
+    _WhichOneofReturnType__max_candidates: _TypeAlias = _typing.Literal["max_candidates"]  # noqa: Y015
+    _WhichOneofArgType__max_candidates: _TypeAlias = _typing.Literal["_max_candidates", b"_max_candidates"]  # noqa: Y015
+    _WhichOneofReturnType__max_cost: _TypeAlias = _typing.Literal["max_cost"]  # noqa: Y015
+    _WhichOneofArgType__max_cost: _TypeAlias = _typing.Literal["_max_cost", b"_max_cost"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_gain) -> _WhichOneofReturnType__expected_gain | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_candidates) -> _WhichOneofReturnType__max_candidates | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_cost) -> _WhichOneofReturnType__max_cost | None: ...
+
+Global___AnswerPolicy: _TypeAlias = AnswerPolicy  # noqa: Y015
 
 @_typing.final
 class HttpEndpoint(_message.Message):

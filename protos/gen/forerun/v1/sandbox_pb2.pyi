@@ -771,6 +771,11 @@ class LoadReport(_message.Message):
     SPECULATIVE_FREE_FIELD_NUMBER: _builtins.int
     AUTHORITATIVE_WAITING_FIELD_NUMBER: _builtins.int
     TOOLS_GENERATION_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    AUTHORITATIVE_RUNNING_FIELD_NUMBER: _builtins.int
+    SPECULATIVE_RUNNING_FIELD_NUMBER: _builtins.int
+    SPECULATIVE_REFUSED_FIELD_NUMBER: _builtins.int
+    OLDEST_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's id."""
     address: _builtins.str
@@ -783,6 +788,16 @@ class LoadReport(_message.Message):
     """Authoritative calls that wait for a slot."""
     tools_generation: _builtins.int
     """Tools that it serves changed since it started: the number of changes."""
+    pool: _builtins.str
+    """Name of the SpeculationPool whose replicas run its commands. Empty: none, nothing is scaled for it."""
+    authoritative_running: _builtins.int
+    """Authoritative executions that run."""
+    speculative_running: _builtins.int
+    """Executions ahead of time that run."""
+    speculative_refused: _builtins.int
+    """Executions ahead of time since the start that found no free slot."""
+    oldest_wait_seconds: _builtins.float
+    """How long the authoritative execution at the head of the queue has waited. 0: none waits."""
     def __init__(
         self,
         *,
@@ -792,10 +807,15 @@ class LoadReport(_message.Message):
         speculative_free: _builtins.int = ...,
         authoritative_waiting: _builtins.int = ...,
         tools_generation: _builtins.int = ...,
+        pool: _builtins.str = ...,
+        authoritative_running: _builtins.int = ...,
+        speculative_running: _builtins.int = ...,
+        speculative_refused: _builtins.int = ...,
+        oldest_wait_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authoritative_free", b"authoritative_free", "authoritative_waiting", b"authoritative_waiting", "speculative_free", b"speculative_free", "tools_generation", b"tools_generation", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authoritative_free", b"authoritative_free", "authoritative_running", b"authoritative_running", "authoritative_waiting", b"authoritative_waiting", "oldest_wait_seconds", b"oldest_wait_seconds", "pool", b"pool", "speculative_free", b"speculative_free", "speculative_refused", b"speculative_refused", "speculative_running", b"speculative_running", "tools_generation", b"tools_generation", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
