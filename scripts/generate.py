@@ -18,6 +18,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROTOS = REPOSITORY / "protos"
+THIRD_PARTY = PROTOS / "third_party"
+"""Protocols of others, in packages of their own: outside of the namespace that the light client ships."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,10 @@ def write_stubs(root: Path) -> None:
     """Messages, gRPC stubs and their types, in a package that is importable as it lies: proto root = import root."""
     out = root / "protos" / "gen"
     out.mkdir(parents=True, exist_ok=True)
-    sources = sorted(path.relative_to(PROTOS).as_posix() for path in PROTOS.glob("forerun/*/*.proto"))
+    sources = [
+        *sorted(path.relative_to(PROTOS).as_posix() for path in PROTOS.glob("forerun/*/*.proto")),
+        *sorted(path.relative_to(THIRD_PARTY).as_posix() for path in THIRD_PARTY.glob("*/*.proto")),
+    ]
     # The mypy plugins are programs beside the interpreter, whether or not the environment is activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     command = [
@@ -41,6 +46,7 @@ def write_stubs(root: Path) -> None:
         "-m",
         "grpc_tools.protoc",
         f"-I{PROTOS}",
+        f"-I{THIRD_PARTY}",
         f"-I{files('grpc_tools') / '_proto'}",
         f"--python_out={out}",
         f"--grpc_python_out={out}",
@@ -52,7 +58,9 @@ def write_stubs(root: Path) -> None:
     for source in {Path(source).parent for source in sources}:
         package = out / source
         version = ".".join(source.parts)
-        (package / "__init__.py").write_text(f'"""Generated from protos/{source}: import {version}.<file>_pb2."""\n')
+        origin = PROTOS if (PROTOS / source).is_dir() else THIRD_PARTY
+        path = (origin / source).relative_to(REPOSITORY)
+        (package / "__init__.py").write_text(f'"""Generated from {path}: import {version}.<file>_pb2."""\n')
         (package / "py.typed").write_text("")
         # protoc writes gRPC modules for files without a service, too: nothing would ever import them.
         for module in package.glob("*_pb2_grpc.py"):
@@ -81,7 +89,7 @@ def write_references(root: Path) -> None:
 
 
 GENERATORS = (
-    Generator("protos", ("protos/gen/forerun",), write_stubs),
+    Generator("protos", ("protos/gen/forerun", "protos/gen/kserve_v2"), write_stubs),
     Generator("references", tuple(f"docs/reference/{page}.md" for page in REFERENCES), write_references),
 )
 

@@ -12,8 +12,26 @@ import grimp
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NAMESPACE_FOLDERS = ("services/forerun", "protos/gen/forerun", "sdk/python/forerun", "operators/forerun")
-ROOMS = ("cli", "client", "core", "orchestrator", "predictor", "runtime", "sandbox", "snapshots", "v1", "verifier")
+NAMESPACE_FOLDERS = (
+    "services/forerun",
+    "protos/gen/forerun",
+    "sdk/python/forerun",
+    "operators/forerun",
+    "gpu-serving/forerun",
+)
+ROOMS = (
+    "cli",
+    "client",
+    "core",
+    "orchestrator",
+    "predictor",
+    "runtime",
+    "sandbox",
+    "serving",
+    "snapshots",
+    "v1",
+    "verifier",
+)
 # A decision takes time, chance and input as values. These would let it reach for them.
 IMPURE = frozenset(
     "asyncio concurrent ctypes glob http importlib io logging multiprocessing os pathlib platform queue random secrets"
@@ -99,6 +117,22 @@ def test_core_is_pure(graph: grimp.ImportGraph) -> None:
 def test_client_needs_only_grpc_and_protobuf(graph: grimp.ImportGraph) -> None:
     imported = external_imports(graph, "forerun.client") - sys.stdlib_module_names
     assert imported <= {"grpc", "grpc_status", "google"}
+
+
+def test_models_inside_the_model_server_need_nothing_of_the_platform_but_core(graph: grimp.ImportGraph) -> None:
+    inside = {name for name in graph.modules if name.startswith("forerun.serving.backend")}
+    imported = {found for module in inside for found in graph.find_modules_directly_imported_by(module)}
+    ours = {name for name in imported if name.startswith("forerun.") and not name.startswith("forerun.core")}
+    assert ours - inside == set(), "the model server's environment holds no package of the platform"
+    others = {name.partition(".")[0] for name in imported if not name.startswith("forerun.")}
+    assert others - sys.stdlib_module_names <= {
+        "numpy",
+        "openvino",
+        "gguf",
+        "tokenizers",
+        "jinja2",
+        "triton_python_backend_utils",
+    }
 
 
 @pytest.mark.parametrize("folder", NAMESPACE_FOLDERS)

@@ -1,0 +1,1 @@
+"""What runs inside the model server: stateful targets and drafts, and the loop that couples them."""
