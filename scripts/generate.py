@@ -88,9 +88,15 @@ def write_references(root: Path) -> None:
         (folder / f"{page}.md").write_bytes(done.stdout)
 
 
+def write_crds(root: Path) -> None:
+    """The custom resource definitions; in a process of its own, which sees the stubs that were just written."""
+    subprocess.run([sys.executable, REPOSITORY / "scripts" / "crds.py", str(root)], check=True)
+
+
 GENERATORS = (
     Generator("protos", ("protos/gen/forerun", "protos/gen/kserve_v2"), write_stubs),
     Generator("references", tuple(f"docs/reference/{page}.md" for page in REFERENCES), write_references),
+    Generator("crds", ("helm/forerun/files/crds",), write_crds),
 )
 
 

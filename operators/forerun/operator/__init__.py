@@ -1,0 +1,1 @@
+"""Custom resources into policies, tool servers and sizes of pools: the Kubernetes operator."""
