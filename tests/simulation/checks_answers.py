@@ -56,6 +56,8 @@ def _away(evidence: Evidence, one: Asked) -> bool:
 def remains(evidence: Evidence) -> Iterator[str]:
     if evidence.leaked:
         yield f"6: tasks are left: {evidence.leaked}"
+    if left := sum(totals.sessions for totals in evidence.totals):
+        yield f"6: {left} sessions are open although their clients are gone"
     if evidence.world.open:
         yield f"6: {evidence.world.open} executions are open"
     if evidence.broker.clients:

@@ -49,7 +49,9 @@ from tests.simulation.world import World
 _MEMORY: Final = "/dev/shm"  # where there is one, nothing waits for a disk
 _VIRTUAL_SECONDS: Final = 1_500.0
 _RECONNECT_SECONDS: Final = 15.0
+_IDLE_SECONDS: Final = 45.0
 _SETTLE_SECONDS: Final = 25.0
+_LEFT_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 20.0
 _NEWS_SECONDS: Final = 3.0
 _OBSERVATION_BYTES: Final = 2_000_000
@@ -189,7 +191,7 @@ class _Run:
             slots=slots,
             make_runner=self._desk.runner,
             settings={
-                "orchestrator": {"reconnect_seconds": _RECONNECT_SECONDS},
+                "orchestrator": {"reconnect_seconds": _RECONNECT_SECONDS, "session_idle_seconds": _IDLE_SECONDS},
                 "sandbox": {"max_observation_bytes": _OBSERVATION_BYTES},
             },
         )
@@ -223,8 +225,7 @@ class _Run:
         news.cancel()
         with suppress(asyncio.CancelledError):
             await news
-        tenants = {person.tenant: person for person in reversed(PEOPLE)}
-        totals = [await self._totals(name, person) for name in REPLICAS for person in tenants.values()]
+        totals = await self._final_totals()
         for name in REPLICAS[1:]:
             await self._platform.stop_service(name, _STOP_SECONDS)
         await self._platform.stop()
@@ -232,6 +233,19 @@ class _Run:
 
     def _channels(self, person: Person) -> list[grpc.aio.Channel]:
         return [self._tap.channel(self._platform.replica_channel(name, person)) for name in REPLICAS]
+
+    async def _final_totals(self) -> list[session_pb2.Totals]:
+        """What all replicas have counted, once no session is open any more.
+
+        One that its client has left goes on to the end of its calls, and ends some time later.
+        """
+        tenants = {person.tenant: person for person in reversed(PEOPLE)}
+        last = asyncio.get_running_loop().time() + _LEFT_SECONDS
+        while True:
+            totals = [await self._totals(name, person) for name in REPLICAS for person in tenants.values()]
+            if asyncio.get_running_loop().time() > last or not any(one.sessions for one in totals):
+                return totals
+            await asyncio.sleep(1.0)
 
     async def _totals(self, replica: str, person: Person) -> session_pb2.Totals:
         stub = session_pb2_grpc.SessionServiceStub(self._platform.replica_channel(replica, person))
