@@ -73,9 +73,9 @@ class RealReplay:
         async with (
             served(self.tools.app) as address,
             httpx.AsyncClient(base_url=address, timeout=None) as client,
-            self._platform(address, listens=foreseen is None) as platform,
+            self.platform(address, listens=foreseen is None) as platform,
         ):
-            trained_on = 0 if foreseen is not None else await self._train(platform)
+            trained_on = 0 if foreseen is not None else await self.train(platform)
             async with asyncio.TaskGroup() as tasks:
                 sequential = tasks.create_task(self._direct(SEQUENTIAL, client, parallel=False))
                 parallel = tasks.create_task(self._direct(PARALLEL, client, parallel=True))
@@ -101,7 +101,7 @@ class RealReplay:
         """An arm whose predictor is replaced by one that is told the future."""
         async with (
             served(self.tools.app) as address,
-            self._platform(address, listens=False) as platform,
+            self.platform(address, listens=False) as platform,
         ):
             return await self._on_platform(platform, arm, None, foreseen)
 
@@ -123,23 +123,25 @@ class RealReplay:
             if foreseen is not None:
                 await Foresight(bus, foreseen.told(arm, self.workload.recordings)).start()
                 if foreseen.rehearsed is not None:
-                    await self._sessions(client, REHEARSAL)
+                    await self.sessions(client, REHEARSAL)
                     await asyncio.sleep(_LEDGER_SECONDS)
             ledger = Ledger(bus)
             await ledger.start()
-            runs, counts = await self._sessions(client, arm, mode)
+            runs, counts = await self.sessions(client, arm, mode)
             await asyncio.sleep(_LEDGER_SECONDS)
             await ledger.stop()
         return PlatformRuns(runs, counts, tuple(ledger.lines), ledger.sites, trained_on)
 
-    async def _sessions(
+    async def sessions(
         self, client: AsyncClient, arm: str, mode: Mode | None = None
     ) -> tuple[Sequence[SessionRun], Counts]:
+        """All sessions once, on a platform that runs."""
         connect = PlatformArm(arm, client, self.workload.tools, mode=mode)
         runs = await run_arm(arm, self.workload.recordings, connect, at_once=self.at_once, progress=self.progress)
         return runs, connect.counts
 
-    async def _train(self, platform: Platform) -> int:
+    async def train(self, platform: Platform) -> int:
+        """Lets the predictor learn; from how many sessions."""
         if not self.workload.training:
             return 0
         clock = SystemClock()
@@ -155,7 +157,13 @@ class RealReplay:
             )
 
     @asynccontextmanager
-    async def _platform(self, address: str, *, listens: bool) -> AsyncIterator[Platform]:
+    async def platform(self, address: str, *, listens: bool = True) -> AsyncIterator[Platform]:
+        """The processes, with slots for all sessions at once.
+
+        Args:
+            address: Of the tool server.
+            listens: The predictor hears what happens.
+        """
         with tempfile.TemporaryDirectory(prefix="forerun-replay-") as name:
             policy_file = Path(name) / "policies.yaml"
             policies = json_format.MessageToDict(self.workload.policy_file(address))
