@@ -8,7 +8,7 @@ SEEDS ?= 1
 export NOTE ?=
 DATA ?= ../shared/data
 
-.PHONY: help setup gvisor demo test test-cluster test-fault sim sim-mutants results bench lint format generate contract-image verify lock clean
+.PHONY: help setup gvisor triton demo test test-cluster test-fault sim sim-mutants results bench lint format generate contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ setup: ## everything a machine with Python 3.11 needs, into .venv; instant when 
 
 gvisor: setup ## runsc into .tools/bin, for commands with a kernel of their own; minutes once, instant then
 	@scripts/gvisor/build
+
+triton: setup ## a real Triton server on CPU into .tools/triton, for serving tests; half a minute once, instant then
+	@scripts/triton/install
 
 demo: setup ## the proof in under 5 minutes on a new machine: two agents without and with Forerun
 	@.venv/bin/forerun demo --fast

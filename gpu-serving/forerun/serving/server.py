@@ -1,0 +1,244 @@
+"""A Triton server as a child process: started on loopback, and gone with everything it started when it is stopped.
+
+What is not obvious about this server, and taken care of here:
+
+* All three of its addresses default to 0.0.0.0.
+* It starts one process per model instance; killed or crashed it leaves them alive and their shared memory behind. So it
+  leads a process group of its own, which is killed as a whole, and its shared memory has a name of its own.
+* It loads nothing at start: models are loaded over its API, where a failure is a typed error and not an exit.
+* Standard models import `forerun.core` and `forerun.serving.backend`: their folders are on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import forerun.core
+import forerun.serving
+from forerun.runtime.clock import Clock, SystemClock
+from forerun.runtime.errors import ErrorReason, FailedPrecondition, Unavailable
+from forerun.runtime.ids import Ids, SystemIds
+from forerun.runtime.kserve import KServeClient
+
+HOME: Final = Path(".tools") / "triton"
+HOW_TO_GET_IT: Final = "`make triton` installs one"
+_SHARED_MEMORY: Final = Path("/dev/shm")
+_POLL_SECONDS: Final = 0.05
+_LOG_TAIL_BYTES: Final = 4_000
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """Where a Triton server lies.
+
+    Attributes:
+        server: The program.
+        backends: Folder of its backends.
+        caches: Folder of its response caches.
+        python: Folder with the interpreter that models run on; first on PATH, so that they get its packages.
+        libraries: Folders of shared libraries.
+    """
+
+    server: Path
+    backends: Path
+    caches: Path
+    python: Path
+    libraries: Sequence[Path]
+
+
+def find_installation(home: Path) -> Installation:
+    """The server that `make triton` installed into `home`.
+
+    Raises:
+        FailedPrecondition: There is none; the message says how to get one.
+    """
+    try:
+        found = json.loads((home / "environment.json").read_text())
+    except (OSError, ValueError) as error:
+        raise FailedPrecondition(
+            ErrorReason.DEPENDENCY_MISSING, f"there is no Triton server in {home}: {HOW_TO_GET_IT}"
+        ) from error
+    return Installation(
+        server=Path(found["server"]),
+        backends=Path(found["backends"]),
+        caches=Path(found["caches"]),
+        python=Path(found["python"]),
+        libraries=[Path(one) for one in found["libraries"]],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a server is run.
+
+    Attributes:
+        start_seconds: Until it must answer.
+        stop_seconds: It has so long to end its requests; then its process group is killed.
+        shared_memory_bytes: Initial shared memory of each model instance.
+        threads: Of numeric libraries inside each model instance.
+        verbose: Its own log level; 0 is none.
+    """
+
+    start_seconds: float = 60.0
+    stop_seconds: float = 10.0
+    shared_memory_bytes: int = 4 * 1024 * 1024
+    threads: int = 2
+    verbose: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers.
+
+    Attributes:
+        client: Asks it.
+        grpc_address: `host:port`.
+        http_address: The same over HTTP.
+        metrics_address: Serves `/metrics`.
+        pid: Of the server; leads its process group.
+        log: Its output.
+    """
+
+    client: KServeClient
+    grpc_address: str
+    http_address: str
+    metrics_address: str
+    pid: int
+    log: Path
+
+
+@contextlib.asynccontextmanager
+async def running(
+    installation: Installation,
+    repository: Path,
+    log: Path,
+    options: Options | None = None,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> AsyncIterator[Running]:
+    """A server on `repository`, without any model loaded, as long as the context is open.
+
+    Args:
+        installation: What to run.
+        repository: Its model repository.
+        log: File for its output.
+        options: See there.
+        clock: For the bound on its start.
+        ids: Names its shared memory.
+
+    Raises:
+        Unavailable: It did not start; the message has the end of its log.
+    """
+    options = Options() if options is None else options
+    clock = SystemClock() if clock is None else clock
+    prefix = f"forerun_{(SystemIds(clock) if ids is None else ids).token(6)}_"
+    for last in (False,) * (_TRIES - 1) + (True,):
+        ports = _free_ports(3)
+        process = await _spawn(installation, repository, log, options, ports, prefix)
+        client = KServeClient(f"127.0.0.1:{ports[0]}")
+        try:
+            if await _answers(process, client, clock, options.start_seconds):
+                grpc_address, http_address, metrics_address = (f"127.0.0.1:{port}" for port in ports)
+                yield Running(client, grpc_address, http_address, metrics_address, process.pid, log)
+                return
+            # Between choosing the ports and binding them somebody else may have taken one.
+            if last or "Address already in use" not in _tail(log):
+                raise Unavailable(ErrorReason.PEER_UNAVAILABLE, f"the Triton server did not start: {_tail(log)}")
+        finally:
+            await client.close()
+            await _stop(process, options.stop_seconds)
+            for left in _SHARED_MEMORY.glob(f"{prefix}*"):
+                left.unlink(missing_ok=True)
+
+
+def environment(installation: Installation, threads: int) -> dict[str, str]:
+    """The variables of the server and, through it, of its models."""
+    libraries = [str(one) for one in installation.libraries]
+    rooms = [str(Path(package.__path__[0]).parent.parent) for package in (forerun.core, forerun.serving)]
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    return kept | {
+        "PATH": os.pathsep.join([str(installation.python), os.environ.get("PATH", os.defpath)]),
+        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
+        "PYTHONPATH": os.pathsep.join(rooms),
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+    }
+
+
+async def _spawn(
+    installation: Installation, repository: Path, log: Path, options: Options, ports: Sequence[int], prefix: str
+) -> asyncio.subprocess.Process:
+    command = [
+        str(installation.server),
+        f"--model-repository={repository}",
+        f"--backend-directory={installation.backends}",
+        f"--cache-directory={installation.caches}",
+        "--grpc-address=127.0.0.1",
+        "--http-address=127.0.0.1",
+        "--metrics-address=127.0.0.1",
+        f"--grpc-port={ports[0]}",
+        f"--http-port={ports[1]}",
+        f"--metrics-port={ports[2]}",
+        "--allow-gpu-metrics=false",
+        "--model-control-mode=explicit",
+        # The repository says everything; asking the models costs a second start of each.
+        "--disable-auto-complete-config",
+        # A dead model process otherwise holds the end up for half a minute.
+        f"--exit-timeout-secs={max(1, int(options.stop_seconds / 2))}",
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
+        f"--backend-config=python,shm-default-byte-size={options.shared_memory_bytes}",
+        f"--log-verbose={options.verbose}",
+    ]
+    with log.open("wb") as output:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment(installation, options.threads),
+            start_new_session=True,
+        )
+
+
+async def _answers(process: asyncio.subprocess.Process, client: KServeClient, clock: Clock, seconds: float) -> bool:
+    deadline = clock.monotonic() + seconds
+    while process.returncode is None and clock.monotonic() < deadline:
+        if await client.live():
+            return True
+        await asyncio.sleep(_POLL_SECONDS)
+    return False
+
+
+async def _stop(process: asyncio.subprocess.Process, seconds: float) -> None:
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await process.wait()
+    # Model processes can outlive the server: the group is theirs, too.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
