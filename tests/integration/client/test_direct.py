@@ -209,7 +209,7 @@ async def test_direct_calls_have_deadlines_and_can_be_taken_back(platform: Scrip
 
         async def late(call: Call) -> None:
             (batch,) = [one for one in session._connection.batches if call in [open_.call for open_ in one.calls]]  # type: ignore[union-attr]
-            session._deadlines.give_up(batch)  # type: ignore[union-attr]
+            session._asking.give_up(batch)  # type: ignore[union-attr]
 
         assert (await ended("read", late)).status is Status.TIMEOUT
         assert (await ended("write", late)).status is Status.OUTCOME_UNKNOWN

@@ -26,9 +26,11 @@ from forerun.client._errors import (
 )
 from forerun.client._ids import Ids
 from forerun.client._outbox import Outbox, write
-from forerun.client._plan import Progress, RunningPlan
+from forerun.client._plan import Progress
+from forerun.client._plan_local import TaskCalls
 from forerun.client._ports import Listener
 from forerun.client._results import Failure, Status, failure_of
+from forerun.client._running_plan import RunningPlan
 from forerun.v1 import plan_pb2, session_pb2, session_pb2_grpc
 
 _LOG: Final = logging.getLogger("forerun.client")
@@ -129,13 +131,17 @@ class Connection:
                 retry_after_seconds=closed.retry_after_seconds,
             ) from closed
 
-    def plan(self, turn: int, options: plan_pb2.PlanOptions, progress: Progress | None) -> RunningPlan:
+    def plan(
+        self, turn: int, options: plan_pb2.PlanOptions, progress: Progress | None, calls: TaskCalls
+    ) -> RunningPlan:
         """A plan of this session, over a stream of its own."""
         hello = session_pb2.Hello()
         hello.CopyFrom(self._hello)
         hello.resume = True
         start = session_pb2.PlanStart(hello=hello, turn=turn, options=options)
-        return RunningPlan(self._stub, start, metadata=self._metadata, address=self._address, progress=progress)
+        return RunningPlan(
+            self._stub, start, metadata=self._metadata, address=self._address, progress=progress, calls=calls
+        )
 
     def ask(self, batch: Batch) -> None:
         """Sends the calls of a message."""

@@ -79,7 +79,7 @@ class Bypass:
         self._road: Road | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._back = asyncio.Event()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         # Starts and ends of what may have written, and how many of them the platform has been told of.
         self._written = self._telling = self._told = 0
@@ -133,7 +133,7 @@ class Bypass:
         """Stops what runs."""
         self._closed = True
         self._stop_timer()
-        tasks = list(self._tasks.values())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -168,11 +168,11 @@ class Bypass:
     def _spawn(self, batch: Batch, work: Coroutine[Any, Any, None]) -> None:
         batch.direct = True
         task = asyncio.get_running_loop().create_task(work, name=f"forerun direct {batch.turn}")
-        self._tasks[batch.turn] = task
+        self._tasks.add(task)
 
         def ended(_: object) -> None:
             batch.direct = False
-            del self._tasks[batch.turn]
+            self._tasks.discard(task)
             if self._road is not None and not self._closed and batch.open:
                 self._road.ask_again(batch)
 

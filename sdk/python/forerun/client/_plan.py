@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
-import grpc
-import grpc.aio
-
-from forerun.client._backoff import BACKOFF_INITIAL_SECONDS, BACKOFF_MAX_SECONDS
-from forerun.client._errors import InvalidRequest, PlatformError, StreamFailure, from_rpc_error
 from forerun.client._json import Arguments, decode, encode_arguments
 from forerun.client._results import Failure, failure_of
-from forerun.v1 import plan_pb2, session_pb2, session_pb2_grpc
-
-# Tries without any news in between; with news the count begins again.
-_TRIES: Final = 60
+from forerun.v1 import plan_pb2
 
 
 class OnFailure(StrEnum):
@@ -94,6 +84,7 @@ class TaskResult:
         failure: Why there is none, where the status is neither `ok` nor `error`.
         shared_with: The task whose execution answered it, or empty.
         seconds: From its start to its end; 0 where it never started.
+        direct: The client ran the plan itself when this task ended, because the platform was away.
     """
 
     id: str
@@ -104,6 +95,7 @@ class TaskResult:
     failure: Failure | None
     shared_with: str
     seconds: float
+    direct: bool = False
 
     def json(self) -> Any:
         """The observation as a value; numbers are exact.
@@ -130,6 +122,11 @@ class PlanResult:
     failure: Failure | None
     round: int
 
+    @property
+    def direct(self) -> bool:
+        """The client ran some of it itself, one task after the other, because the platform was away."""
+        return any(one.direct for one in self.tasks)
+
     def __getitem__(self, task: str) -> TaskResult:
         """The task of that name.
 
@@ -146,211 +143,8 @@ Progress = Callable[[int, int, int], None]
 """Told how many tasks are known, run, and have ended."""
 
 
-class RunningPlan:
-    """A plan that runs. Made by `AsyncSession.plan`, used as an async context manager.
-
-        async with session.plan() as plan:
-            await plan.add(PlanTask("a", "search", {"text": "order 17"}))
-            await plan.add(PlanTask("b", "get_order", {"id": "$a.hits[0].id"}))
-            result = await plan.finish()
-
-    A task starts when its inputs are there, also while others are still to be added. A broken connection is made again
-    and loses and repeats nothing. Leaving the block before the end takes back what runs.
-    """
-
-    def __init__(
-        self,
-        stub: Callable[[], session_pb2_grpc.SessionServiceStub],
-        start: session_pb2.PlanStart,
-        *,
-        metadata: Callable[[], tuple[tuple[str, str], ...]],
-        address: Callable[[], str],
-        progress: Progress | None,
-    ) -> None:
-        self._stub = stub
-        self._metadata = metadata
-        self._address = address
-        self._progress = progress
-        self._parts: list[session_pb2.RunPlanRequest] = [session_pb2.RunPlanRequest(start=start)]
-        self._more = asyncio.Event()
-        self._closed = False
-        self._known: dict[int, TaskResult] = {}
-        self._news: asyncio.Queue[TaskResult | None] = asyncio.Queue()
-        self._rounds: list[asyncio.Future[PlanResult]] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> RunningPlan:
-        self._rounds.append(asyncio.get_running_loop().create_future())
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="forerun plan")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if self._task is None:
-            return
-        if not self._rounds[-1].done():
-            self._say(session_pb2.RunPlanRequest(cancel=plan_pb2.PlanCancel()))
-        self._closed = True
-        self._more.set()
-        await asyncio.wait([self._task])
-        for one in self._rounds:
-            if one.done() and not one.cancelled():
-                one.exception()  # what nobody asked for is no unhandled error
-            one.cancel()
-
-    # ------------------------------------------------------------ used by the agent
-
-    async def add(self, *tasks: PlanTask) -> None:
-        """Adds tasks, in call order. All of them are taken, or the plan is refused.
-
-        Raises:
-            InvalidRequest: arguments without an exact JSON form, or a round that is finished.
-        """
-        if self._closed or self._complete:
-            raise InvalidRequest("PROTOCOL_VIOLATION", "the round is finished; `again` begins another one")
-        self._say(session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=[_message(one) for one in tasks])))
-
-    async def cancel(self, task: str = "") -> None:
-        """Takes one task back, or without a name the whole plan."""
-        self._say(session_pb2.RunPlanRequest(cancel=plan_pb2.PlanCancel(task=task)))
-
-    async def refuse(self, reason: str) -> None:
-        """What writes the plan has failed: nothing more of it is done."""
-        self._say(session_pb2.RunPlanRequest(refuse=plan_pb2.PlanRefuse(reason=reason)))
-
-    async def finish(self) -> PlanResult:
-        """Every task of this round was added: waits for its end.
-
-        Raises:
-            ForerunClientError: the plan was no plan, or the platform cannot be reached.
-        """
-        if not self._complete:
-            self._say(session_pb2.RunPlanRequest(complete=plan_pb2.PlanComplete()))
-        return await asyncio.shield(self._rounds[-1])
-
-    async def again(self) -> None:
-        """Begins another round, whose tasks may refer to all that went before.
-
-        Raises:
-            InvalidRequest: the last round has not ended.
-        """
-        if not self._rounds[-1].done():
-            raise InvalidRequest("PROTOCOL_VIOLATION", "wait for the end of the round with `finish` before `again`")
-        self._rounds.append(asyncio.get_running_loop().create_future())
-        self._say(session_pb2.RunPlanRequest(again=plan_pb2.PlanAgain()))
-
-    async def results(self) -> AsyncIterator[TaskResult]:
-        """The tasks as they end, over all rounds, until the plan is left or fails."""
-        while (one := await self._news.get()) is not None:
-            yield one
-
-    @property
-    def _complete(self) -> bool:
-        last = next((p.WhichOneof("message") for p in reversed(self._parts) if not p.HasField("cancel")), "")
-        return last in ("complete", "refuse")
-
-    def _say(self, part: session_pb2.RunPlanRequest) -> None:
-        self._parts.append(part)
-        self._more.set()
-
-    # ------------------------------------------------------------ the stream
-
-    async def _run(self) -> None:
-        pause, tries = BACKOFF_INITIAL_SECONDS, 0
-        try:
-            while True:
-                known = len(self._known)
-                try:
-                    await self._stream()
-                    return
-                except grpc.aio.AioRpcError as error:
-                    failure: StreamFailure = from_rpc_error(error, self._address())
-                tries = 0 if len(self._known) > known else tries + 1
-                taken_over = failure.error.reason == "SESSION_TAKEN_OVER"
-                if not (failure.transient or taken_over) or tries >= _TRIES:
-                    self._fail(failure)
-                    return
-                await asyncio.sleep(max(pause, failure.error.retry_after_seconds or 0.0))
-                pause = min(pause * 2, BACKOFF_MAX_SECONDS) if tries else BACKOFF_INITIAL_SECONDS
-        finally:
-            self._news.put_nowait(None)
-            if not self._rounds[-1].done():
-                # Also after a defect of the client nobody waits for ever.
-                self._rounds[-1].set_exception(PlatformError("INTERNAL", "the plan ended without its end"))
-
-    def _fail(self, failure: StreamFailure) -> None:
-        if not self._rounds[-1].done():
-            self._rounds[-1].set_exception(failure.error)
-
-    async def _stream(self) -> None:
-        """One stream from the plan's start to its end; everything that was said is said again."""
-        call: Any = self._stub().RunPlan(metadata=self._metadata())
-        writer = asyncio.get_running_loop().create_task(self._write(call))
-        chunks = bytearray()
-        try:
-            while (message := await call.read()) is not grpc.aio.EOF:
-                match message.WhichOneof("message"):
-                    case "progress" if self._progress is not None:
-                        self._progress(message.progress.known, message.progress.running, message.progress.settled)
-                    case "chunk":
-                        chunks += message.chunk.data
-                    case "task":
-                        self._ended(message.task, bytes(chunks) or message.task.observation.content)
-                        chunks = bytearray()
-                    case "ended":
-                        self._round_over(message.ended)
-        finally:
-            writer.cancel()
-            await asyncio.wait([writer])
-            call.cancel()
-
-    async def _write(self, call: Any) -> None:
-        try:
-            said = 0
-            while True:
-                while said < len(self._parts):
-                    await call.write(self._parts[said])
-                    said += 1
-                if self._closed:
-                    await call.done_writing()
-                    return
-                self._more.clear()
-                await self._more.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the stream is over; whoever reads it learns why
-
-    def _ended(self, message: plan_pb2.PlanTaskEnded, content: bytes) -> None:
-        if message.index in self._known:
-            return
-        result = TaskResult(
-            id=message.id,
-            index=message.index,
-            status=TaskStatus(_name(plan_pb2.TaskStatus.Name(message.status), "TASK_STATUS_")),
-            content=content,
-            media_type=message.observation.media_type,
-            failure=failure_of(message.failure) if message.HasField("failure") else None,
-            shared_with=message.shared_with,
-            seconds=message.seconds,
-        )
-        self._known[message.index] = result
-        self._news.put_nowait(result)
-
-    def _round_over(self, message: plan_pb2.PlanEnded) -> None:
-        waiting = self._rounds[message.round] if message.round < len(self._rounds) else None
-        if waiting is None or waiting.done():
-            return
-        waiting.set_result(
-            PlanResult(
-                status=PlanStatus(_name(plan_pb2.PlanStatus.Name(message.status), "PLAN_STATUS_")),
-                tasks=[self._known[index] for index in sorted(self._known)],
-                failure=failure_of(message.failure) if message.HasField("failure") else None,
-                round=message.round,
-            )
-        )
-
-
-def _name(name: str, prefix: str) -> str:
+def name_of(name: str, prefix: str) -> str:
+    """The value of an enum of this module, from its name on the wire."""
     return name.removeprefix(prefix).lower()
 
 
@@ -360,7 +154,12 @@ def policy_message(policy: OnFailure | None) -> plan_pb2.FailurePolicy.ValueType
     return plan_pb2.FailurePolicy.Value(f"FAILURE_POLICY_{name}")
 
 
-def _message(task: PlanTask) -> plan_pb2.PlanTask:
+def task_message(task: PlanTask) -> plan_pb2.PlanTask:
+    """A task on the wire.
+
+    Raises:
+        InvalidRequest: its arguments have no exact JSON form.
+    """
     message = plan_pb2.PlanTask(
         id=task.id,
         tool=task.tool,
@@ -372,3 +171,17 @@ def _message(task: PlanTask) -> plan_pb2.PlanTask:
     if task.timeout_seconds is not None:
         message.timeout_seconds = task.timeout_seconds
     return message
+
+
+def task_result(message: plan_pb2.PlanTaskEnded, content: bytes) -> TaskResult:
+    """How a task ended, from the wire."""
+    return TaskResult(
+        id=message.id,
+        index=message.index,
+        status=TaskStatus(name_of(plan_pb2.TaskStatus.Name(message.status), "TASK_STATUS_")),
+        content=content,
+        media_type=message.observation.media_type,
+        failure=failure_of(message.failure) if message.HasField("failure") else None,
+        shared_with=message.shared_with,
+        seconds=message.seconds,
+    )

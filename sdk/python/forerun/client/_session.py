@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
-from forerun.client._asking import Deadlines, open_batch
+from forerun.client._asking import Asking, open_batch
 from forerun.client._calls import Batch, asked_calls, too_much
 from forerun.client._channel import MESSAGE_BYTES
 from forerun.client._connection import Connection
@@ -15,9 +15,10 @@ from forerun.client._errors import InvalidRequest, SessionClosed
 from forerun.client._json import Arguments
 from forerun.client._listener import SessionListener
 from forerun.client._message import StreamedMessage
-from forerun.client._plan import OnFailure, PlanResult, PlanTask, Progress, RunningPlan, policy_message
+from forerun.client._plan import OnFailure, PlanResult, PlanTask, Progress, policy_message
 from forerun.client._ports import Platform
 from forerun.client._results import Call, Mode, Result, Totals, totals_of
+from forerun.client._running_plan import RunningPlan
 from forerun.client._tools import Tool, ToolHost
 from forerun.v1 import common_pb2, event_pb2, plan_pb2, session_pb2
 
@@ -66,7 +67,7 @@ class AsyncSession(ToolHost):
             answer=self._tool_answered,
         )
         self._bypass = self._listener.bypass
-        self._deadlines: Deadlines | None = None
+        self._asking: Asking | None = None
         self._message_open = False
         self._spoken = False
 
@@ -130,7 +131,7 @@ class AsyncSession(ToolHost):
         if asked is not None:
             hello.mode = common_pb2.Mode.Value(f"MODE_{asked.name}")
         connection = self._connection = self._platform.connect(self, hello, self._listener)
-        self._deadlines = Deadlines(connection, self._listener.limits)
+        self._asking = Asking(connection, self._bypass, self._listener)
         bypass, bound = self._bypass, self._connect_timeout_seconds
         bypass.begin(connection)
         if bypass.enabled:
@@ -158,8 +159,8 @@ class AsyncSession(ToolHost):
         await self._bypass.close()
         if totals is not None:
             self.totals = totals_of(totals)
-        if self._deadlines is not None:
-            self._deadlines.close()
+        if self._asking is not None:
+            self._asking.close()
         await self._listener.close()
 
     # ------------------------------------------------------------ what happens in the agent
@@ -252,11 +253,11 @@ class AsyncSession(ToolHost):
             ForerunClientError: nothing was asked: arguments without an exact JSON form, too many calls, a session
                 that is closed.
         """
-        batch = self._ask(calls, timeout_seconds)
+        asking, batch = self._open_asking(), self._ask(calls, timeout_seconds)
         try:
             return [await asyncio.shield(one.answer) for one in batch.calls]
         except asyncio.CancelledError:
-            self._take_back(batch)
+            asking.take_back(batch)
             raise
 
     async def stream_tools(
@@ -271,7 +272,7 @@ class AsyncSession(ToolHost):
         Raises:
             ForerunClientError: nothing was asked, as in `call_tools`.
         """
-        batch = self._ask(calls, timeout_seconds)
+        asking, batch = self._open_asking(), self._ask(calls, timeout_seconds)
         done: asyncio.Queue[Result] = asyncio.Queue()
         for one in batch.calls:
             one.answer.add_done_callback(lambda future: done.put_nowait(future.result()))
@@ -279,7 +280,7 @@ class AsyncSession(ToolHost):
             for _ in batch.calls:
                 yield await done.get()
         finally:
-            self._take_back(batch)
+            asking.take_back(batch)
 
     def plan(
         self,
@@ -300,11 +301,11 @@ class AsyncSession(ToolHost):
         Raises:
             SessionClosed: the session is not open.
         """
-        connection = self._open_connection()
+        connection, asking = self._open_connection(), self._open_asking()
         options = plan_pb2.PlanOptions(failure=policy_message(on_failure), reads_first=reads_first)
         if in_flight is not None:
             options.in_flight = in_flight
-        return connection.plan(self._take_turn(), options, progress)
+        return connection.plan(self._take_turn(), options, progress, asking)
 
     async def run_plan(self, tasks: Sequence[PlanTask], *, on_failure: OnFailure = OnFailure.ISOLATE) -> PlanResult:
         """Runs a plan that is complete; how each task ended.
@@ -327,21 +328,12 @@ class AsyncSession(ToolHost):
             connection.take_back(one)
 
     def _ask(self, calls: Sequence[Call], timeout_seconds: float | None) -> Batch:
-        connection = self._open_connection()
+        self._open_connection()
         messages = asked_calls(calls, timeout_seconds)
         batch = open_batch(calls, messages, self._take_turn(), timeout_seconds)
-        if batch.calls:
-            assert self._deadlines is not None
-            self._deadlines.watch(batch)
-            connection.ask(batch)
-            if self._bypass.active:
-                self._bypass.ask(batch)
+        if calls:
+            self._open_asking().open(batch)
         return batch
-
-    def _take_back(self, batch: Batch) -> None:
-        if self._connection is not None:
-            for one in batch.open:
-                self._connection.take_back(one)
 
     def _take_tool(self, tool: Tool) -> None:
         if self._connection is not None:
@@ -374,6 +366,11 @@ class AsyncSession(ToolHost):
         connection = self._open_connection()
         if not self._bypass.active:
             connection.send(request)
+
+    def _open_asking(self) -> Asking:
+        self._open_connection()
+        assert self._asking is not None  # made with the connection
+        return self._asking
 
     def _open_connection(self) -> Connection:
         if self._connection is None:
