@@ -41,6 +41,7 @@ var parts = map[string]func(){
 	"kube-scheduler":          command(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 	"kubectl":                 command(func() *cobra.Command { return cmd.NewDefaultKubectlCommand() }),
 	"kubelet":                 command(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
+	"network-policies":        networkPolicies,
 }
 
 func command(make func() *cobra.Command) func() {

@@ -129,6 +129,10 @@ KUBE: Final = Program(
     ),
 )
 """`kube PART`: etcd, the control plane, the node's agents, kubectl and CoreDNS."""
+PAUSE: Final = Program("pause")
+"""The process that holds a pod's namespaces."""
+HELM: Final = Program("helm", package="helm.sh/helm/v3/cmd/helm")
+"""helm."""
 
 
 def compiler() -> Path:

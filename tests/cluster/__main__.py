@@ -1,0 +1,33 @@
+"""`python -m tests.cluster up|down`: a Kubernetes of one node on this machine, for people who develop."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.cluster.kubernetes.cluster import Cluster
+from tests.cluster.kubernetes.errors import ClusterError
+from tests.cluster.kubernetes.places import PROGRAMS
+
+
+def main() -> int:
+    """Runs the command line; 3 when something is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("action", choices=("up", "down"))
+    action = parser.parse_args().action
+    cluster = Cluster(tethered=False)
+    try:
+        if action == "down":
+            cluster.down()
+            return 0
+        cluster.up()
+    except ClusterError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 3
+    print(f"export KUBECONFIG={cluster.kubeconfig}")
+    print(f"alias kubectl='{PROGRAMS / 'kube'} kubectl' helm={PROGRAMS / 'helm'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
