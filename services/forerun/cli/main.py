@@ -52,6 +52,7 @@ COMMANDS: Final = (
     Command("demo", "forerun.cli.demo.command", "the proof: one agent run without and with Forerun"),
     Command("replay", "forerun.cli.replay.command", "what Forerun would have saved on recorded runs"),
     Command("policy", "forerun.cli.policy", "look at policy files"),
+    Command("broker", "forerun.cli.broker", "the broker of an installation on Kubernetes"),
     Command("plan", "forerun.cli.plan.command", "look at plans, and run them"),
     Command("off", "forerun.cli.switch", "switch speculation off"),
     Command("on", "forerun.cli.switch", "switch speculation on"),

@@ -20,27 +20,46 @@ _API: Final = "$JS.API"
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """Several brokers that hold copies for each other.
+
+    Attributes:
+        port: Where this one listens for the others.
+        routes: `host:port` of all of them; itself may be among them.
+    """
+
+    port: int
+    routes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """What differs between brokers.
 
     Attributes:
         store_dir: Where streams live.
         passwords: A password for each user of the topology.
+        name: Name of this server, unique in its cluster.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one, which the broker writes into `ports_file_dir`.
         ports_file_dir: Where the broker writes the ports it really uses; None: nowhere.
         pid_file: Where the broker writes its process id; None: nowhere.
         sync_always: Acknowledge only what is on the disk itself, not just in the operating system's cache. Needed
             where a machine can lose power; costs a disk flush per append.
+        monitor_port: HTTP port of its health and figures; None has none.
+        cluster: The others, where it is one of several.
     """
 
     store_dir: Path
     passwords: Mapping[str, str]
+    name: str = "forerun"
     host: str = "127.0.0.1"
     port: int = 0
     ports_file_dir: Path | None = None
     pid_file: Path | None = None
     sync_always: bool = False
+    monitor_port: int | None = None
+    cluster: Cluster | None = None
 
 
 def render_config(topology: Topology, options: ServerOptions) -> str:
@@ -56,7 +75,7 @@ def render_config(topology: Topology, options: ServerOptions) -> str:
         )
     # The broker's configuration language is a superset of JSON; -1 is its word for a free port.
     config: dict[str, object] = {
-        "server_name": "forerun",
+        "server_name": options.name,
         "host": options.host,
         "port": options.port or -1,
         "max_payload": MAX_MESSAGE_BYTES,
@@ -76,6 +95,14 @@ def render_config(topology: Topology, options: ServerOptions) -> str:
     }
     if options.ports_file_dir is not None:
         config["ports_file_dir"] = str(options.ports_file_dir)
+    if options.monitor_port is not None:
+        config["http"] = f"{options.host}:{options.monitor_port}"
+    if options.cluster is not None:
+        config["cluster"] = {
+            "name": "forerun",
+            "listen": f"{options.host}:{options.cluster.port}",
+            "routes": [f"nats://{route}" for route in options.cluster.routes],
+        }
     if options.pid_file is not None:
         config["pid_file"] = str(options.pid_file)
     return json.dumps(config, indent=2) + "\n"

@@ -14,7 +14,7 @@ from tests.cluster.kubernetes.places import REPOSITORY
 
 def locked(*package: str) -> dict[str, str]:
     """Pins by name, as the Dockerfile gets them."""
-    command = [sys.executable, REPOSITORY / "scripts/locked.py", REPOSITORY / "requirements.lock", *package]
+    command = [sys.executable, str(REPOSITORY / "scripts/locked.py"), str(REPOSITORY / "requirements.lock"), *package]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     entries = re.split(r"^(?=\S)", done.stdout, flags=re.MULTILINE)[1:]
     return {re.split(r"[=\[ ]", entry)[0]: entry for entry in entries}

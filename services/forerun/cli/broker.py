@@ -1,0 +1,137 @@
+"""`forerun broker`: the broker of an installation on Kubernetes, whose parts `forerun up` takes care of by itself.
+
+`config` prints the broker's configuration, `setup` makes streams and buckets, `wait` returns when a service finds them.
+Passwords are files of one folder, one for each user, as a mounted Secret has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from forerun.runtime.bus import Bus
+from forerun.runtime.bus_nats import NatsBus
+from forerun.runtime.bus_nats_wire import NatsOptions
+from forerun.runtime.clock import Clock, SystemClock
+from forerun.runtime.errors import ErrorReason, ForerunError, Unavailable
+from forerun.runtime.ids import SystemIds
+from forerun.runtime.settings import exit_code, read_secret
+from forerun.runtime.topology import CLUSTER_REPLICAS, TOPOLOGY, ensure
+from forerun.runtime.topology_render import Cluster, ServerOptions, render_config
+
+_ADMIN: Final = "admin"
+_CONNECT_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 0.5
+# Any key: only whether the bucket is there and may be read is asked.
+_PROBE_KEY: Final = "probe"
+
+_Parsers = argparse._SubParsersAction
+
+
+def add_parser(subparsers: _Parsers[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Adds `broker` to the command line."""
+    parser = subparsers.add_parser("broker", help="the broker of an installation", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True)
+    config = actions.add_parser("config", help="print the configuration of a nats-server")
+    _add_passwords(config)
+    config.add_argument("--store", type=Path, required=True, metavar="DIR", help="where it keeps streams")
+    config.add_argument("--sync-always", action="store_true", help="acknowledge only what is on the disk itself")
+    config.add_argument("--name", default="forerun", help="name of this server, unique in a cluster")
+    config.add_argument(
+        "--route", action="append", default=[], metavar="HOST:PORT", help="another server of the cluster; repeated"
+    )
+    setup = actions.add_parser("setup", help="make the broker hold what the services need; may be repeated")
+    _add_passwords(setup)
+    _add_server(setup)
+    setup.add_argument("--replicas", type=int, choices=(1, CLUSTER_REPLICAS), default=1, help="copies of each stream")
+    wait = actions.add_parser("wait", help="return when a service finds what it needs")
+    _add_server(wait)
+    wait.add_argument("--user", choices=[user.name for user in TOPOLOGY.users], required=True)
+    wait.add_argument("--password-file", type=Path, required=True, metavar="FILE")
+    return parser
+
+
+def _add_passwords(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--passwords", type=Path, required=True, metavar="DIR", help="one file for each user")
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", required=True, metavar="URL", help="nats://host:port, or several with commas")
+    parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="give up after this (default 120)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command and returns its exit code."""
+    try:
+        if args.action == "config":
+            sys.stdout.write(_config(args))
+        elif args.action == "setup":
+            password = read_secret(args.passwords / _ADMIN)
+            asyncio.run(_until(args, _ADMIN, password, lambda bus: ensure(bus, replicas=args.replicas)))
+        else:
+            asyncio.run(_until(args, args.user, read_secret(args.password_file), lambda bus: look(bus, args.user)))
+    except ForerunError as error:
+        sys.stderr.write(f"forerun broker: {error.message}\n")
+        return exit_code(error)
+    return 0
+
+
+def _config(args: argparse.Namespace) -> str:
+    passwords: Mapping[str, str] = {user.name: read_secret(args.passwords / user.name) for user in TOPOLOGY.users}
+    options = ServerOptions(
+        store_dir=args.store,
+        passwords=passwords,
+        name=args.name,
+        host="0.0.0.0",
+        port=4222,
+        monitor_port=8222,
+        sync_always=args.sync_always,
+        cluster=Cluster(port=6222, routes=tuple(args.route)) if args.route else None,
+    )
+    return render_config(TOPOLOGY, options)
+
+
+async def look(bus: Bus, user: str) -> None:
+    """Looks for everything that a user of the broker needs.
+
+    Raises:
+        ForerunError: something is not there yet, or may not be read.
+    """
+    row = TOPOLOGY.user(user)
+    for bucket in (*row.keys_read, *row.keys_write):
+        await bus.kv(bucket).get(_PROBE_KEY)
+    for store in (*row.objects_read, *row.objects_write):
+        await bus.objects(store).digests(_PROBE_KEY)
+
+
+async def _until(
+    args: argparse.Namespace, user: str, password: str, work: Callable[[NatsBus], Awaitable[None]]
+) -> None:
+    """Connects and does it, again and again until it works.
+
+    Raises:
+        Unavailable: it did not within the seconds that the command line gives; says what the last try met.
+    """
+    clock: Clock = SystemClock()
+    servers = tuple(url.strip() for url in args.server.split(","))
+    deadline = clock.monotonic() + args.seconds
+    while True:
+        try:
+            options = NatsOptions(servers=servers, user=user, password=password)
+            bus = await NatsBus.connect(options, clock=clock, ids=SystemIds(clock), timeout_seconds=_CONNECT_SECONDS)
+            try:
+                await work(bus)
+                return
+            finally:
+                await bus.close(1.0)
+        except ForerunError as error:
+            if clock.monotonic() > deadline:
+                raise Unavailable(
+                    ErrorReason.BROKER_UNAVAILABLE,
+                    f"the broker at {args.server} is not ready after {args.seconds:g} s: {error.message}",
+                ) from error
+        await asyncio.sleep(_RETRY_SECONDS)

@@ -1,0 +1,85 @@
+"""`forerun broker`, as the pods of an installation call it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from forerun.cli.main import main
+from forerun.runtime.broker import Broker, new_passwords
+from forerun.runtime.clock import SystemClock
+from forerun.runtime.ids import SystemIds
+from forerun.runtime.settings import EXIT_MISSING
+from forerun.runtime.topology import TOPOLOGY
+
+ROUTES = ("--route", "nats-0.nats:6222", "--route", "nats-1.nats:6222")
+
+
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    """A folder as a mounted Secret has it."""
+    folder = tmp_path / "passwords"
+    folder.mkdir()
+    for user, password in new_passwords(SystemIds(SystemClock())).items():
+        (folder / user).write_text(password)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, passwords: Path) -> AsyncIterator[Broker]:
+    broker = Broker(tmp_path / "broker", contents(passwords))
+    await broker.start()
+    yield broker
+    await broker.stop()
+
+
+async def run(*arguments: str | Path) -> int:
+    """The command has an event loop of its own, as in a process of its own."""
+    return await asyncio.to_thread(main, ["broker", *map(str, arguments)])
+
+
+async def wait(broker: Broker, passwords: Path, user: str, seconds: str) -> int:
+    file = passwords / user
+    return await run("wait", "--server", broker.url, "--user", user, "--password-file", file, "--seconds", seconds)
+
+
+async def test_services_wait_until_the_broker_was_set_up(
+    broker: Broker, passwords: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await wait(broker, passwords, "orchestrator", "0") != 0
+    assert f"the broker at {broker.url} is not ready after 0 s" in capsys.readouterr().err
+    for _ in range(2):  # it may be repeated
+        assert await run("setup", "--server", broker.url, "--passwords", passwords) == 0
+    for user in TOPOLOGY.users:
+        assert await wait(broker, passwords, user.name, "20") == 0
+
+
+async def test_a_wrong_password_is_named(broker: Broker, passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (passwords / "admin").write_text("guessed")
+    assert await run("setup", "--server", broker.url, "--passwords", passwords, "--seconds", "0") != 0
+    assert "the broker refuses user 'admin'" in capsys.readouterr().err
+
+
+def test_a_missing_password_is_named(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (passwords / "verifier").unlink()
+    assert main(["broker", "config", "--passwords", str(passwords), "--store", "/data"]) == EXIT_MISSING
+    assert str(passwords / "verifier") in capsys.readouterr().err
+
+
+def test_servers_of_a_cluster_know_each_other(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["broker", "config", "--passwords", str(passwords), "--store", "/data", "--name", "nats-1", *ROUTES]
+    assert main([*command, "--sync-always"]) == 0
+    config = json.loads(capsys.readouterr().out)
+    assert config["server_name"] == "nats-1"
+    assert config["cluster"]["routes"] == ["nats://nats-0.nats:6222", "nats://nats-1.nats:6222"]
+    assert config["jetstream"]["sync_interval"] == "always"
+    users = {user["user"]: user["password"] for user in config["accounts"]["FORERUN"]["users"]}
+    assert users == contents(passwords)
