@@ -6,7 +6,6 @@ What is not obvious about this server, and taken care of here:
 * It starts one process per model instance; killed or crashed it leaves them alive and their shared memory behind. So it
   leads a process group of its own, which is killed as a whole, and its shared memory has a name of its own.
 * It loads nothing at start: models are loaded over its API, where a failure is a typed error and not an exit.
-* Standard models import `forerun.core` and `forerun.serving.backend`: their folders are on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import forerun.core
-import forerun.serving
 from forerun.runtime.clock import Clock, SystemClock
 from forerun.runtime.errors import ErrorReason, FailedPrecondition, Unavailable
 from forerun.runtime.ids import Ids, SystemIds
@@ -165,12 +162,10 @@ async def running(
 def environment(installation: Installation, threads: int) -> dict[str, str]:
     """The variables of the server and, through it, of its models."""
     libraries = [str(one) for one in installation.libraries]
-    rooms = [str(Path(package.__path__[0]).parent.parent) for package in (forerun.core, forerun.serving)]
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     return kept | {
         "PATH": os.pathsep.join([str(installation.python), os.environ.get("PATH", os.defpath)]),
         "LD_LIBRARY_PATH": os.pathsep.join(libraries),
-        "PYTHONPATH": os.pathsep.join(rooms),
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
     }

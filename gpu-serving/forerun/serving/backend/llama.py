@@ -32,6 +32,7 @@ class LlamaModel:
     def __init__(self, path: Path, *, positions: int, threads: int, int8: bool = False) -> None:
         self.sizes, weights = read_weights(path)
         self.positions = positions
+        self.pass_rows = PASS_ROWS
         self.limit = positions - PASS_ROWS
         core = ov.Core()
         hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}

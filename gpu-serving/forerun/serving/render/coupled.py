@@ -1,0 +1,113 @@
+"""Models that run in the server's Python backend: a stateful target, its draft, and the loop that couples them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from forerun.serving.profile import Coupled, OpenVinoEngine, Profile, ToyEngine
+from forerun.serving.textproto import Message, Word, text_of
+
+TARGET: Final = "target"
+DRAFT: Final = "draft"
+SERVED: Final = "speculative"
+"""The model that clients ask."""
+
+_IDLE_SECONDS: Final = 120
+"""A sequence that was not heard of for so long has lost its loop: the server and the models drop it."""
+
+
+def coupled_models(profile: Profile, *, base: Path) -> dict[str, str]:
+    """Files of the models; relative paths of the profile count from `base`."""
+    speculation = (
+        profile.speculation if isinstance(profile.speculation, Coupled) else Coupled(kind="coupled", max_depth=0)
+    )
+    target, draft = profile.target, profile.draft
+    assert isinstance(target, ToyEngine | OpenVinoEngine), "the caller chose by engine"
+    files = _stateful(TARGET, profile, _engine(target, base))
+    if isinstance(draft, ToyEngine | OpenVinoEngine):
+        files |= _stateful(DRAFT, profile, _engine(draft, base))
+    settings = {
+        "target": _vocabulary(target, base),
+        "draft": None
+        if draft is None or not isinstance(draft, ToyEngine | OpenVinoEngine)
+        else _vocabulary(draft, base),
+        "drafters": list(speculation.drafters),
+        "max_depth": speculation.max_depth,
+        "table": None if speculation.table is None else (base / speculation.table).read_text(),
+        "context_tokens": profile.context_tokens,
+        "slots": profile.slots,
+        "queued": profile.queued,
+        "max_output_tokens": profile.max_output_tokens,
+    }
+    return files | _python_model(SERVED, "forerun.serving.backend.loop_model", _loop_config(), settings)
+
+
+def _engine(engine: ToyEngine | OpenVinoEngine, base: Path) -> dict[str, Any]:
+    settings = engine.model_dump(mode="json")
+    if isinstance(engine, OpenVinoEngine):
+        settings |= _paths(engine, base)
+    return settings
+
+
+def _paths(engine: OpenVinoEngine, base: Path) -> dict[str, str]:
+    return {"weights": str((base / engine.weights).resolve()), "tokenizer": str((base / engine.tokenizer).resolve())}
+
+
+def _vocabulary(engine: ToyEngine | OpenVinoEngine, base: Path) -> dict[str, Any]:
+    if isinstance(engine, ToyEngine):
+        return {"toy": engine.vocabulary}
+    return {"tokenizer": _paths(engine, base)["tokenizer"]}
+
+
+def _stateful(name: str, profile: Profile, engine: Mapping[str, Any]) -> dict[str, str]:
+    config: Message = {
+        "max_batch_size": profile.slots,
+        "sequence_batching": {
+            "max_sequence_idle_microseconds": _IDLE_SECONDS * 1_000_000,
+            "oldest": {"max_candidate_sequences": profile.slots, "max_queue_delay_microseconds": 500},
+        },
+        "input": [
+            {"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1], "allow_ragged_batch": True},
+            {"name": "CONTROL", "data_type": Word("TYPE_INT32"), "dims": [-1], "allow_ragged_batch": True},
+            {"name": "OPTIONS", "data_type": Word("TYPE_STRING"), "dims": [1], "optional": True},
+        ],
+        "output": [
+            {"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1]},
+            {"name": "REPORT", "data_type": Word("TYPE_STRING"), "dims": [1]},
+        ],
+    }
+    settings = {
+        "role": name,
+        "engine": engine,
+        "slots": profile.slots,
+        "context_tokens": profile.context_tokens,
+        "idle_seconds": _IDLE_SECONDS,
+    }
+    return _python_model(name, "forerun.serving.backend.stateful_model", config, settings)
+
+
+def _loop_config() -> Message:
+    return {
+        "max_batch_size": 0,
+        "model_transaction_policy": {"decoupled": True},
+        "input": [
+            {"name": "PROMPT", "data_type": Word("TYPE_INT32"), "dims": [-1]},
+            {"name": "OPTIONS", "data_type": Word("TYPE_STRING"), "dims": [1]},
+        ],
+        "output": [{"name": "EVENT", "data_type": Word("TYPE_STRING"), "dims": [1]}],
+    }
+
+
+def _python_model(name: str, module: str, config: Message, settings: Mapping[str, Any]) -> dict[str, str]:
+    whole: Message = {
+        "name": name,
+        "backend": "python",
+        **config,
+        "instance_group": [{"count": 1, "kind": Word("KIND_CPU")}],
+        "parameters": [{"key": "settings", "value": {"string_value": json.dumps(settings)}}],
+    }
+    source = f'from {module} import TritonPythonModel\n\n__all__ = ["TritonPythonModel"]\n'
+    return {f"{name}/config.pbtxt": text_of(whole), f"{name}/1/model.py": source}
