@@ -53,6 +53,7 @@ COMMANDS: Final = (
     Command("replay", "forerun.cli.replay.command", "what Forerun would have saved on recorded runs"),
     Command("policy", "forerun.cli.policy", "look at policy files"),
     Command("broker", "forerun.cli.broker", "the broker of an installation on Kubernetes"),
+    Command("credentials", "forerun.cli.credentials.command", "make the Secrets of an installation, in a pod"),
     Command("plan", "forerun.cli.plan.command", "look at plans, and run them"),
     Command("off", "forerun.cli.switch", "switch speculation off"),
     Command("on", "forerun.cli.switch", "switch speculation on"),

@@ -1,0 +1,86 @@
+"""Which credentials an installation has, and which of them are still to be made. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.runtime.auth import Role, token_digest
+from forerun.runtime.ids import Ids
+from forerun.runtime.topology import TOPOLOGY
+
+_TOKEN_BYTES: Final = 32
+_PASSWORD_BYTES: Final = 24
+
+TOKEN: Final = "token"
+TOKENS_FILE: Final = "tokens.json"
+
+BROKER: Final = "nats"
+INTERNAL: Final = "internal"
+CLIENT: Final = "client"
+TOKENS: Final = "tokens"
+SECRETS: Final = (BROKER, INTERNAL, CLIENT, TOKENS)
+"""Last parts of the Secrets' names, in the order in which they are written."""
+
+Content = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who the first client token belongs to.
+
+    Attributes:
+        tenant: Its tenant.
+        principal: On whose behalf its agents act.
+    """
+
+    tenant: str
+    principal: str
+
+
+def missing(existing: Mapping[str, Content], holder: Holder, ids: Ids) -> dict[str, dict[str, bytes]]:
+    """What has to be added to each Secret; empty when everything is there.
+
+    What exists is never changed: services and agents use it. The one exception is the list of tokens, to which the
+    client's is added, and everybody else's entries in it stay as they are.
+
+    Args:
+        existing: The content of the Secrets that there are, by the last part of their names.
+        holder: Who a new client token is for.
+        ids: Draws the secrets.
+
+    Raises:
+        ValueError: the existing list of tokens is not one.
+    """
+    there = {name: existing.get(name, {}) for name in SECRETS}
+    added: dict[str, dict[str, bytes]] = {
+        BROKER: {user.name: _draw(ids, _PASSWORD_BYTES) for user in TOPOLOGY.users if user.name not in there[BROKER]},
+        INTERNAL: {} if TOKEN in there[INTERNAL] else {TOKEN: _draw(ids, _TOKEN_BYTES)},
+        CLIENT: {} if TOKEN in there[CLIENT] else {TOKEN: _draw(ids, _TOKEN_BYTES)},
+    }
+    client = there[CLIENT].get(TOKEN) or added[CLIENT][TOKEN]
+    tokens = _with_client(there[TOKENS].get(TOKENS_FILE), client.decode(), holder)
+    added[TOKENS] = {TOKENS_FILE: tokens} if tokens is not None else {}
+    return {name: content for name, content in added.items() if content}
+
+
+def _draw(ids: Ids, size_bytes: int) -> bytes:
+    return ids.token(size_bytes).encode()
+
+
+def _with_client(document: bytes | None, token: str, holder: Holder) -> bytes | None:
+    """The list of tokens with the client's in it; None when it is there already."""
+    entries = [] if document is None else json.loads(document)["tokens"]
+    digest = token_digest(token)
+    if any(entry["sha256"].lower() == digest for entry in entries):
+        return None
+    mine = {
+        "sha256": digest,
+        "tenant": holder.tenant,
+        "principal": holder.principal,
+        "scope": "first",
+        "role": Role.OPERATOR.value,
+    }
+    return json.dumps({"tokens": [*entries, mine]}, indent=2).encode()
