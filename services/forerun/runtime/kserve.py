@@ -108,14 +108,19 @@ class ModelState:
     Attributes:
         name: Of the model.
         version: Empty where it was never loaded.
-        ready: Loaded, as the server believes.
-        reason: Why not.
+        state: READY, LOADING, UNLOADING, UNAVAILABLE; empty where it was never loaded.
+        reason: Why it is not ready.
     """
 
     name: str
     version: str
-    ready: bool
+    state: str
     reason: str
+
+    @property
+    def ready(self) -> bool:
+        """Loaded, as the server believes."""
+        return self.state == "READY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +246,7 @@ class KServeClient:
             found = await self._stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=seconds)
         except grpc.aio.AioRpcError as error:
             raise _typed(error, "") from error
-        return [ModelState(one.name, one.version, one.state == "READY", one.reason) for one in found.models]
+        return [ModelState(one.name, one.version, one.state, one.reason) for one in found.models]
 
     async def load(self, model: str, *, seconds: float = 120.0) -> None:
         """Loads a model, or what changed of it. An error leaves the versions that served before.

@@ -52,7 +52,7 @@ class TritonPythonModel:
 
     async def _stream(self, prompt: list[int], options: Options, sender: Any) -> None:
         loop = Loop(
-            _Target(next(self._sequences), options),
+            _Target(self._settings["target_model"], next(self._sequences), options),
             _NoDraft(),
             _Fixed(options.depth or 0),
             Stopping(options, frozenset({0}), self._settings["max_output_tokens"]),
@@ -84,7 +84,8 @@ def _text(tensor: Any) -> str:
 
 
 class _Target:
-    def __init__(self, sequence: int, options: Options) -> None:
+    def __init__(self, model: str, sequence: int, options: Options) -> None:
+        self._model = model
         self._sequence = sequence
         self._options = np.array([[json.dumps({"temperature": options.temperature})]], dtype=np.object_)
         self._open = False
@@ -111,7 +112,7 @@ class _Target:
 
     async def _send(self, tokens: Sequence[int], control: Sequence[int], flags: int) -> Any:
         request = pb_utils.InferenceRequest(
-            model_name="target",
+            model_name=self._model,
             requested_output_names=["TOKENS", "REPORT"],
             inputs=[
                 pb_utils.Tensor("TOKENS", np.array([tokens], np.int32)),

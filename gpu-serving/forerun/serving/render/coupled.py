@@ -19,17 +19,24 @@ _IDLE_SECONDS: Final = 120
 """A sequence that was not heard of for so long has lost its loop: the server and the models drop it."""
 
 
-def coupled_models(profile: Profile, *, base: Path) -> dict[str, str]:
-    """Files of the models; relative paths of the profile count from `base`."""
+def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict[str, str]:
+    """Files of the models; relative paths of the profile count from `base`.
+
+    Target and draft are stateful: loading them again under one name would lose the texts that are being decoded. So
+    each generation has models of its own, and the loop, whose name clients know, comes in a version for each.
+    """
     speculation = (
         profile.speculation if isinstance(profile.speculation, Coupled) else Coupled(kind="coupled", max_depth=0)
     )
     target, draft = profile.target, profile.draft
     assert isinstance(target, ToyEngine | OpenVinoEngine), "the caller chose by engine"
-    files = _stateful(TARGET, profile, _engine(target, base))
+    target_name, draft_name = f"{TARGET}-{generation}", f"{DRAFT}-{generation}"
+    files = _stateful(target_name, TARGET, profile, _engine(target, base))
     if isinstance(draft, ToyEngine | OpenVinoEngine):
-        files |= _stateful(DRAFT, profile, _engine(draft, base))
+        files |= _stateful(draft_name, DRAFT, profile, _engine(draft, base))
     settings = {
+        "target_model": target_name,
+        "draft_model": draft_name,
         "target": _vocabulary(target, base),
         "draft": None
         if draft is None or not isinstance(draft, ToyEngine | OpenVinoEngine)
@@ -42,7 +49,7 @@ def coupled_models(profile: Profile, *, base: Path) -> dict[str, str]:
         "queued": profile.queued,
         "max_output_tokens": profile.max_output_tokens,
     }
-    return files | _python_model(SERVED, "forerun.serving.backend.loop_model", _loop_config(), settings)
+    return files | _python_model(SERVED, generation, "forerun.serving.backend.loop_model", _loop_config(), settings)
 
 
 def _engine(engine: ToyEngine | OpenVinoEngine, base: Path) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def _vocabulary(engine: ToyEngine | OpenVinoEngine, base: Path) -> dict[str, Any
     return {"tokenizer": _paths(engine, base)["tokenizer"]}
 
 
-def _stateful(name: str, profile: Profile, engine: Mapping[str, Any]) -> dict[str, str]:
+def _stateful(name: str, role: str, profile: Profile, engine: Mapping[str, Any]) -> dict[str, str]:
     config: Message = {
         "max_batch_size": profile.slots,
         "sequence_batching": {
@@ -80,13 +87,13 @@ def _stateful(name: str, profile: Profile, engine: Mapping[str, Any]) -> dict[st
         ],
     }
     settings = {
-        "role": name,
+        "role": role,
         "engine": engine,
         "slots": profile.slots,
         "context_tokens": profile.context_tokens,
         "idle_seconds": _IDLE_SECONDS,
     }
-    return _python_model(name, "forerun.serving.backend.stateful_model", config, settings)
+    return _python_model(name, 1, "forerun.serving.backend.stateful_model", config, settings)
 
 
 def _loop_config() -> Message:
@@ -101,7 +108,7 @@ def _loop_config() -> Message:
     }
 
 
-def _python_model(name: str, module: str, config: Message, settings: Mapping[str, Any]) -> dict[str, str]:
+def _python_model(name: str, version: int, module: str, config: Message, settings: Mapping[str, Any]) -> dict[str, str]:
     whole: Message = {
         "name": name,
         "backend": "python",
@@ -110,4 +117,4 @@ def _python_model(name: str, module: str, config: Message, settings: Mapping[str
         "parameters": [{"key": "settings", "value": {"string_value": json.dumps(settings)}}],
     }
     source = f'from {module} import TritonPythonModel\n\n__all__ = ["TritonPythonModel"]\n'
-    return {f"{name}/config.pbtxt": text_of(whole), f"{name}/1/model.py": source}
+    return {f"{name}/config.pbtxt": text_of(whole), f"{name}/{version}/model.py": source}

@@ -27,13 +27,14 @@ Files = Mapping[str, str | Link]
 """Path in the repository to what is there."""
 
 
-def render(profile: Profile, depths: Depths, *, base: Path) -> Files:
+def render(profile: Profile, depths: Depths, *, base: Path, generation: int = 1) -> Files:
     """Every file of the model repository.
 
     Args:
         profile: What is served.
         depths: For an engine that speculates itself: its schedule. Our own loop reads the table itself.
         base: Folder that relative paths of the profile count from.
+        generation: Of coupled models, see `coupled_models`.
     """
     if isinstance(profile.target, VllmEngine):
         return dict(vllm_models(profile, depths))
@@ -43,26 +44,70 @@ def render(profile: Profile, depths: Depths, *, base: Path) -> Files:
             for name in ("model.py", "helpers.py"):
                 files[f"{model}/1/{name}"] = Link(f"/app/all_models/llmapi/tensorrt_llm/1/{name}")
         return files
-    return dict(coupled_models(profile, base=base))
+    return dict(coupled_models(profile, base=base, generation=generation))
 
 
-def write(files: Files, folder: Path) -> None:
-    """Writes a repository so that a server never sees half of it: beside its place, then moved there.
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Models that were put into a repository, until it is known whether they serve.
 
-    What was there before is replaced as a whole. A server that has it loaded is not disturbed: it reads models again
-    only when it is asked to load them.
+    Attributes:
+        new: Folders that were not there before.
+        replaced: Folder to where its old content lies.
+        waiting: Where that is.
     """
-    fresh = folder.with_name(f".{folder.name}.new")
-    old = folder.with_name(f".{folder.name}.old")
-    for left in (fresh, old):
-        shutil.rmtree(left, ignore_errors=True)
+
+    new: tuple[Path, ...]
+    replaced: tuple[tuple[Path, Path], ...]
+    waiting: Path
+
+    def keep(self) -> None:
+        """They serve: what they replaced goes."""
+        shutil.rmtree(self.waiting)
+
+    def undo(self) -> None:
+        """They do not: everything is as it was."""
+        for folder in self.new:
+            shutil.rmtree(folder)
+        for folder, old in self.replaced:
+            shutil.rmtree(folder)
+            os.replace(old, folder)
+        shutil.rmtree(self.waiting)
+
+
+def place(files: Files, repository: Path) -> Placed:
+    """Puts models into a repository that a server may be reading, each as a whole, beside those that are there."""
+    waiting = repository / ".placing"
+    shutil.rmtree(waiting, ignore_errors=True)
     for name, content in files.items():
-        path = fresh / name
+        path = waiting / "new" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, Link):
             path.symlink_to(content.target)
         else:
             path.write_text(content)
+    for part in ("new", "old"):
+        (waiting / part).mkdir(parents=True, exist_ok=True)
+    new, replaced = [], []
+    for fresh in sorted((waiting / "new").iterdir()):
+        folder = repository / fresh.name
+        if folder.exists():
+            old = waiting / "old" / fresh.name
+            os.replace(folder, old)
+            replaced.append((folder, old))
+        else:
+            new.append(folder)
+        os.replace(fresh, folder)
+    return Placed(tuple(new), tuple(replaced), waiting)
+
+
+def write(files: Files, folder: Path) -> None:
+    """Writes a whole repository, in place of what is there."""
+    fresh, old = (folder.with_name(f".{folder.name}.{word}") for word in ("new", "old"))
+    for left in (fresh, old):
+        shutil.rmtree(left, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    place(files, fresh).keep()
     if folder.exists():
         os.replace(folder, old)
     os.replace(fresh, folder)

@@ -1,0 +1,97 @@
+"""What the loop counts, exported beside the server's own metrics.
+
+Acceptance has one definition everywhere: accepted draft tokens divided by proposed draft tokens, where proposed means
+that the target verified them. Goodput is generated tokens divided by seconds of passes. Only counters of numerators and
+denominators are exported, never ratios; all exist at 0 from the start.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+
+class Sample(Protocol):
+    """One time series of the server."""
+
+    def increment(self, value: float) -> None:
+        """Adds to it."""
+        ...
+
+    def set(self, value: float) -> None:
+        """Sets it, where it is a gauge."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric.
+
+    Attributes:
+        name: With its unit.
+        help: One sentence.
+        gauge: Otherwise it is a counter.
+        label: Name of its label; empty for none.
+    """
+
+    name: str
+    help: str
+    gauge: bool = False
+    label: str = ""
+
+
+PROPOSED: Final = Family(
+    "forerun_draft_tokens_proposed_total", "Draft tokens that the target verified", label="drafter"
+)
+ACCEPTED: Final = Family(
+    "forerun_draft_tokens_accepted_total", "Draft tokens that the target accepted", label="drafter"
+)
+PASSES: Final = Family(
+    "forerun_target_passes_total", "Verifying and decoding passes of the target, by drafted tokens", label="depth"
+)
+TOKENS: Final = Family("forerun_generated_tokens_total", "Tokens of answers")
+PASS_SECONDS: Final = Family("forerun_pass_seconds_total", "Seconds of passes and drafts, summed over texts")
+REQUESTS: Final = Family("forerun_generations_total", "Generations by how they ended", label="end")
+SLOTS: Final = Family("forerun_decoding_slots_used", "Texts that are decoded now", gauge=True)
+QUEUE: Final = Family("forerun_decoding_queue_length", "Requests that wait for a slot", gauge=True)
+FAMILIES: Final = (PROPOSED, ACCEPTED, PASSES, TOKENS, PASS_SECONDS, REQUESTS, SLOTS, QUEUE)
+
+ENDS: Final = ("stop", "length", "cancelled", "refused", "failed")
+
+
+class Meter:
+    """Writes the metrics.
+
+    Increments take one lock: two at once abort the whole server.
+
+    Args:
+        make: Makes the time series of a family with these labels.
+        values: Label values of families that have a label; others are counted as the last of them.
+    """
+
+    def __init__(
+        self, make: Callable[[Family, Mapping[str, str]], Sample], values: Mapping[Family, Sequence[str]]
+    ) -> None:
+        self._lock = threading.Lock()
+        self._values = {family: list(known) for family, known in values.items()}
+        self._samples = {
+            (family, value): make(family, {family.label: value} if family.label else {})
+            for family in FAMILIES
+            for value in (self._values[family] if family.label else [""])
+        }
+
+    def add(self, family: Family, value: float = 1.0, label: str = "") -> None:
+        """Adds to a counter."""
+        if not value:
+            return
+        if family.label and label not in self._values[family]:
+            label = self._values[family][-1]
+        with self._lock:
+            self._samples[family, label].increment(value)
+
+    def set(self, family: Family, value: float) -> None:
+        """Sets a gauge."""
+        with self._lock:
+            self._samples[family, ""].set(value)
