@@ -63,7 +63,7 @@ def make_chassis(
     clock = clock or SystemClock()
     metrics = Metrics(service)
     exporter = otlp_exporter(settings.otlp_endpoint) if settings.otlp_endpoint else None
-    tracing = Tracing(service, exporter, sample_ratio=settings.trace_sample_ratio)
+    tracing = Tracing(service, exporter, sample_ratio=settings.trace_sample_ratio, clock=clock)
     internal = None if settings.internal_token_file is None else read_secret(settings.internal_token_file)
     authenticator = Authenticator(clock, token_file=settings.token_file, internal_token=internal)
     inbound = Inbound(

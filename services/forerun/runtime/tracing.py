@@ -9,23 +9,38 @@ an OTLP endpoint is configured; the context is passed on even when it is not.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
+from forerun.runtime.clock import Clock, SystemClock
 from forerun.runtime.redaction import Value, redacted
 
 TRACE_HEADER: Final = "traceparent"
+
+# As the W3C writes it: version 0, and no id of zeros only.
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_ID: Final = slice(3, 35)
+_SPAN_ID: Final = slice(36, 52)
+_FLAGS: Final = slice(53, 55)
+# A trace is sampled by the lower half of its id, as OpenTelemetry's TraceIdRatioBased does it.
+_HALF_OF_AN_ID: Final = 1 << 64
+_NANOS: Final = 1_000_000_000
+_SCOPE: Final = InstrumentationScope("forerun")
+_UNSET: Final = Status(StatusCode.UNSET)
+_FAILED: Final = Status(StatusCode.ERROR)
 
 _TRACE: Final[ContextVar[str | None]] = ContextVar("forerun_trace", default=None)
 
@@ -56,26 +71,53 @@ def use_trace(context: str | None) -> None:
     _TRACE.set(context)
 
 
+@dataclass(slots=True)
+class _Record:
+    """What is known of a span that is recorded, until it ends.
+
+    Attributes:
+        name: Which work it is.
+        parent: The `traceparent` above it, or None.
+        links: Those of related work.
+        attributes: Keys of the redaction's allow list.
+        began_ns: Unix time of its start.
+    """
+
+    name: SpanName
+    parent: str | None
+    links: Sequence[str | None]
+    attributes: dict[str, Value]
+    began_ns: int
+
+
 class Span:
-    """A piece of work that is being traced. Ends with `end`, once."""
+    """A piece of work that is being traced. Ends with `end`, once.
 
-    __slots__ = ("_span", "context")
+    Not the SDK's own span: that one costs several times as much, for events, limits and locks that are of no use here.
+    """
 
-    def __init__(self, context: str | None, span: trace.Span | None) -> None:
+    __slots__ = ("_finish", "_record", "context")
+
+    def __init__(
+        self,
+        context: str | None,
+        record: _Record | None = None,
+        finish: Callable[[str | None, _Record, bool], None] | None = None,
+    ) -> None:
         self.context = context
-        self._span = span
+        self._record = record
+        self._finish = finish
 
     def set(self, key: str, value: Value) -> None:
         """Adds an attribute; keys are those of the redaction's allow list."""
-        if self._span is not None:
-            self._span.set_attribute(key, value)
+        if self._record is not None:
+            self._record.attributes[key] = value
 
     def end(self, *, failed: bool = False) -> None:
         """Ends the span."""
-        if self._span is not None:
-            if failed:
-                self._span.set_status(Status(StatusCode.ERROR))
-            self._span.end()
+        record, self._record = self._record, None
+        if record is not None and self._finish is not None:
+            self._finish(self.context, record, failed)
 
 
 class Tracing:
@@ -85,18 +127,24 @@ class Tracing:
         service: Name of the service, for the resource.
         exporter: Where spans go, behind the redaction; None exports nothing and passes contexts on.
         sample_ratio: Share of traces that are recorded, decided where a trace begins.
+        clock: Tells when spans begin and end; None: that of the system.
     """
 
-    def __init__(self, service: str, exporter: SpanExporter | None = None, *, sample_ratio: float = 1.0) -> None:
-        self._provider: TracerProvider | None = None
+    def __init__(
+        self,
+        service: str,
+        exporter: SpanExporter | None = None,
+        *,
+        sample_ratio: float = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._processor: BatchSpanProcessor | None = None
+        self._sampled_below = round(sample_ratio * _HALF_OF_AN_ID)
+        self._resource = Resource({"service.name": f"forerun-{service}"})
+        self._ids = RandomIdGenerator()
+        self._clock = clock or SystemClock()
         if exporter is not None:
-            self._provider = TracerProvider(
-                resource=Resource({"service.name": f"forerun-{service}"}),
-                sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
-                shutdown_on_exit=False,  # `close` flushes with a bound; the library's exit hook has none
-            )
-            self._provider.add_span_processor(BatchSpanProcessor(RedactingExporter(exporter)))
-            self._tracer = self._provider.get_tracer("forerun")
+            self._processor = BatchSpanProcessor(RedactingExporter(exporter))
 
     def start(
         self,
@@ -114,16 +162,38 @@ class Tracing:
             links: Contexts of related work; a speculation is linked to the step it was made for.
             attributes: Keys of the redaction's allow list.
         """
-        if self._provider is None:
-            return Span(parent, None)
-        parent_context = _parse(parent)
-        span = self._tracer.start_span(
-            name.value,
-            context=trace.set_span_in_context(NonRecordingSpan(parent_context)) if parent_context else None,
-            links=[Link(context) for context in map(_parse, links) if context is not None],
-            attributes=attributes,
+        if self._processor is None:
+            return Span(parent)
+        if parent is not None and _TRACEPARENT.fullmatch(parent):
+            trace_id, sampled = parent[_TRACE_ID], bool(int(parent[_FLAGS], 16) & TraceFlags.SAMPLED)
+        else:
+            number = self._ids.generate_trace_id()
+            parent, trace_id, sampled = None, f"{number:032x}", number % _HALF_OF_AN_ID < self._sampled_below
+        context = f"00-{trace_id}-{self._ids.generate_span_id():016x}-{sampled:02x}"
+        if not sampled:
+            return Span(context)
+        record = _Record(name, parent, links, dict(attributes or ()), self._now_ns())
+        return Span(context, record, self._finished)
+
+    def _finished(self, context: str | None, record: _Record, failed: bool) -> None:
+        if self._processor is None:
+            return
+        span = ReadableSpan(
+            name=record.name.value,
+            context=_parse(context),
+            parent=_parse(record.parent),
+            resource=self._resource,
+            attributes=record.attributes,
+            links=[Link(context) for context in map(_parse, record.links) if context is not None],
+            status=_FAILED if failed else _UNSET,
+            start_time=record.began_ns,
+            end_time=self._now_ns(),
+            instrumentation_scope=_SCOPE,
         )
-        return Span(_format(span.get_span_context()), span)
+        self._processor.on_end(span)
+
+    def _now_ns(self) -> int:
+        return int(self._clock.now() * _NANOS)
 
     @contextmanager
     def span(
@@ -147,14 +217,14 @@ class Tracing:
 
     async def close(self, timeout_seconds: float) -> bool:
         """Flushes what is not exported yet; False when that took longer than the bound and something may be lost."""
-        if self._provider is None:
+        if self._processor is None:
             return True
-        provider, loop = self._provider, asyncio.get_running_loop()
+        processor, loop = self._processor, asyncio.get_running_loop()
         flushed = asyncio.Event()
 
         def flush() -> None:
-            provider.force_flush(int(timeout_seconds * 1000))
-            provider.shutdown()
+            processor.force_flush(int(timeout_seconds * 1000))
+            processor.shutdown()  # type: ignore[no-untyped-call]
             if not loop.is_closed():
                 loop.call_soon_threadsafe(flushed.set)
 
@@ -218,16 +288,11 @@ def _redacted_span(span: ReadableSpan) -> ReadableSpan:
 
 def _parse(context: str | None) -> SpanContext | None:
     """The span context of a `traceparent`, None for anything that is not one."""
-    if context is None or len(context) != 55 or context[:3] != "00-" or context[35] != "-" or context[52] != "-":
+    if context is None or not _TRACEPARENT.fullmatch(context):
         return None
-    try:
-        trace_id, span_id, flags = int(context[3:35], 16), int(context[36:52], 16), int(context[53:], 16)
-    except ValueError:
-        return None
-    if trace_id == 0 or span_id == 0:
-        return None
-    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
-
-
-def _format(context: SpanContext) -> str:
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    return SpanContext(
+        int(context[_TRACE_ID], 16),
+        int(context[_SPAN_ID], 16),
+        is_remote=True,
+        trace_flags=TraceFlags(int(context[_FLAGS], 16)),
+    )
