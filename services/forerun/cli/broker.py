@@ -10,9 +10,11 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from forerun.cli.up.directory import write_secret
 from forerun.runtime.bus import Bus
 from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
@@ -39,6 +41,7 @@ def add_parser(subparsers: _Parsers[argparse.ArgumentParser]) -> argparse.Argume
     config = actions.add_parser("config", help="print the configuration of a nats-server")
     _add_passwords(config)
     config.add_argument("--store", type=Path, required=True, metavar="DIR", help="where it keeps streams")
+    config.add_argument("--output", type=Path, metavar="FILE", help="write it there, for its owner only, not to stdout")
     config.add_argument("--sync-always", action="store_true", help="acknowledge only what is on the disk itself")
     config.add_argument("--name", default="forerun", help="name of this server, unique in a cluster")
     config.add_argument(
@@ -46,10 +49,10 @@ def add_parser(subparsers: _Parsers[argparse.ArgumentParser]) -> argparse.Argume
     )
     setup = actions.add_parser("setup", help="make the broker hold what the services need; may be repeated")
     _add_passwords(setup)
-    _add_server(setup)
+    add_server(setup)
     setup.add_argument("--replicas", type=int, choices=(1, CLUSTER_REPLICAS), default=1, help="copies of each stream")
     wait = actions.add_parser("wait", help="return when a service finds what it needs")
-    _add_server(wait)
+    add_server(wait)
     wait.add_argument("--user", choices=[user.name for user in TOPOLOGY.users], required=True)
     wait.add_argument("--password-file", type=Path, required=True, metavar="FILE")
     return parser
@@ -59,7 +62,8 @@ def _add_passwords(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--passwords", type=Path, required=True, metavar="DIR", help="one file for each user")
 
 
-def _add_server(parser: argparse.ArgumentParser) -> None:
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Adds where the broker is and how long to try."""
     parser.add_argument("--server", required=True, metavar="URL", help="nats://host:port, or several with commas")
     parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="give up after this (default 120)")
 
@@ -68,19 +72,21 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
     try:
         if args.action == "config":
-            sys.stdout.write(_config(args))
+            _write_config(args)
         elif args.action == "setup":
             password = read_secret(args.passwords / _ADMIN)
-            asyncio.run(_until(args, _ADMIN, password, lambda bus: ensure(bus, replicas=args.replicas)))
+            login = Login(args.server, _ADMIN, password)
+            asyncio.run(until_done(login, args.seconds, lambda bus: ensure(bus, replicas=args.replicas)))
         else:
-            asyncio.run(_until(args, args.user, read_secret(args.password_file), lambda bus: look(bus, args.user)))
+            login = Login(args.server, args.user, read_secret(args.password_file))
+            asyncio.run(until_done(login, args.seconds, lambda bus: look(bus, args.user)))
     except ForerunError as error:
         sys.stderr.write(f"forerun broker: {error.message}\n")
         return exit_code(error)
     return 0
 
 
-def _config(args: argparse.Namespace) -> str:
+def _write_config(args: argparse.Namespace) -> None:
     passwords: Mapping[str, str] = {user.name: read_secret(args.passwords / user.name) for user in TOPOLOGY.users}
     options = ServerOptions(
         store_dir=args.store,
@@ -92,7 +98,11 @@ def _config(args: argparse.Namespace) -> str:
         sync_always=args.sync_always,
         cluster=Cluster(port=6222, routes=tuple(args.route)) if args.route else None,
     )
-    return render_config(TOPOLOGY, options)
+    text = render_config(TOPOLOGY, options)
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        write_secret(args.output, text)
 
 
 async def look(bus: Bus, user: str) -> None:
@@ -108,20 +118,33 @@ async def look(bus: Bus, user: str) -> None:
         await bus.objects(store).digests(_PROBE_KEY)
 
 
-async def _until(
-    args: argparse.Namespace, user: str, password: str, work: Callable[[NatsBus], Awaitable[None]]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where the broker is, and as whom to connect.
+
+    Attributes:
+        server: Its address, or several with commas between them.
+        user: A user of the topology.
+        password: Its password.
+    """
+
+    server: str
+    user: str
+    password: str
+
+
+async def until_done(login: Login, seconds: float, work: Callable[[NatsBus], Awaitable[object]]) -> None:
     """Connects and does it, again and again until it works.
 
     Raises:
-        Unavailable: it did not within the seconds that the command line gives; says what the last try met.
+        Unavailable: it did not within `seconds`; says what the last try met.
     """
     clock: Clock = SystemClock()
-    servers = tuple(url.strip() for url in args.server.split(","))
-    deadline = clock.monotonic() + args.seconds
+    servers = tuple(url.strip() for url in login.server.split(","))
+    deadline = clock.monotonic() + seconds
     while True:
         try:
-            options = NatsOptions(servers=servers, user=user, password=password)
+            options = NatsOptions(servers=servers, user=login.user, password=login.password)
             bus = await NatsBus.connect(options, clock=clock, ids=SystemIds(clock), timeout_seconds=_CONNECT_SECONDS)
             try:
                 await work(bus)
@@ -132,6 +155,6 @@ async def _until(
             if clock.monotonic() > deadline:
                 raise Unavailable(
                     ErrorReason.BROKER_UNAVAILABLE,
-                    f"the broker at {args.server} is not ready after {args.seconds:g} s: {error.message}",
+                    f"the broker at {login.server} is not ready after {seconds:g} s: {error.message}",
                 ) from error
         await asyncio.sleep(_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""`forerun policy check`: what a policy file means, with every default written out."""
+"""`forerun policy`: what a policy file means, with every default written out (`check`), and giving it to services."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Column, Table
 
+from forerun.cli import policy_publish
 from forerun.cli.policy_places import Place, Placed, placed, places_of
 from forerun.core.contracts import Contract, ResourceTemplate, Scope, may_speculate, repeatable
 from forerun.runtime.errors import ErrorReason, ForerunError
@@ -34,12 +35,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     check.add_argument("file", type=Path, metavar="FILE")
     check.add_argument("--json", action="store_true", help="print one JSON object")
+    publish = actions.add_parser(
+        "publish",
+        help="give a file to the services of an installation",
+        description="Checks a policy file and publishes it through the broker, as a pod does with the chart's values.",
+    )
+    policy_publish.add_arguments(publish)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
     try:
+        if args.action == "publish":
+            policy_publish.run(args)
+            return 0
         message = read_policy_file(args.file)
         policies = policies_of(message).items
     except ForerunError as error:

@@ -11,10 +11,13 @@ import pytest
 
 from forerun.cli.main import main
 from forerun.runtime.broker import Broker, new_passwords
+from forerun.runtime.bus_nats import NatsBus
+from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
 from forerun.runtime.settings import EXIT_MISSING
-from forerun.runtime.topology import TOPOLOGY
+from forerun.runtime.topology import POLICIES, TOPOLOGY
+from forerun.v1 import policy_pb2
 
 ROUTES = ("--route", "nats-0.nats:6222", "--route", "nats-1.nats:6222")
 
@@ -66,6 +69,36 @@ async def test_a_wrong_password_is_named(broker: Broker, passwords: Path, capsys
     (passwords / "admin").write_text("guessed")
     assert await run("setup", "--server", broker.url, "--passwords", passwords, "--seconds", "0") != 0
     assert "the broker refuses user 'admin'" in capsys.readouterr().err
+
+
+async def test_a_policy_file_is_published_and_taken_back(broker: Broker, passwords: Path, tmp_path: Path) -> None:
+    assert await run("setup", "--server", broker.url, "--passwords", passwords) == 0
+    file = tmp_path / "policy.yaml"
+    publish = ["policy", "publish", str(file), "--name", "values", "--server", broker.url, "--password-file"]
+    publish += [str(passwords / "operator"), "--seconds", "0"]
+    file.write_text("policies: [{name: mine, mode: MODE_EXACT}]")
+    assert await asyncio.to_thread(main, publish) == 0
+    assert await published(broker) == {"values": ["mine"]}
+    file.write_text("policies: [{name: mine, tools: [{tool: t, effect: EFFECT_PURE, consuming: true}]}]")
+    assert await asyncio.to_thread(main, publish) != 0
+    assert await published(broker) == {"values": ["mine"]}, "a broken file replaced a good one"
+    file.write_text("{}")
+    assert await asyncio.to_thread(main, publish) == 0
+    assert await published(broker) == {}
+
+
+async def published(broker: Broker) -> dict[str, list[str]]:
+    """Names of policies by the name under which they were published, as an orchestrator reads them."""
+    clock = SystemClock()
+    options = NatsOptions(servers=(broker.url,), user="orchestrator", password=broker.password("orchestrator"))
+    bus = await NatsBus.connect(options, clock=clock, ids=SystemIds(clock), timeout_seconds=10.0)
+    try:
+        bucket = bus.kv(POLICIES)
+        found = {key: await bucket.get(key) for key in await bucket.keys()}
+    finally:
+        await bus.close(1.0)
+    files = {key: policy_pb2.PolicyFile.FromString(entry.value) for key, entry in found.items() if entry is not None}
+    return {key: [policy.name for policy in file.policies] for key, file in files.items()}
 
 
 def test_a_missing_password_is_named(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,116 @@
+{{/*
+The pod template of one service. Takes a dict: root, name (of the service), values (its part of the values), port,
+image, environment (further settings), volumes, mounts, claims (names of volumes that a StatefulSet brings).
+*/}}
+{{- define "forerun.servicePod" -}}
+{{- $root := .root -}}
+{{- $prefix := printf "FORERUN_%s" (upper .name) -}}
+metadata:
+  labels: {{ include "forerun.labels" (list $root .name) | nindent 4 }}
+spec:
+  {{- include "forerun.pod" (list $root .name) | nindent 2 }}
+  {{- include "forerun.spread" (list $root .name) | nindent 2 }}
+  automountServiceAccountToken: false
+  serviceAccountName: {{ include "forerun.name" $root }}
+  # The drain, the service's own bound of 20 s, its forced steps of 10 s, and a margin.
+  terminationGracePeriodSeconds: {{ add 35 $root.Values.drainSeconds }}
+  {{- with .runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
+  {{- if .shareProcesses }}
+  # The pod's first process takes what commands leave behind, as an init does.
+  shareProcessNamespace: true
+  {{- end }}
+  initContainers: {{ include "forerun.waitForBroker" (list $root .name) | nindent 4 }}
+  containers:
+    - name: {{ .name }}
+      image: {{ .image }}
+      imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+      args: [{{ .name }}]
+      securityContext: {{ include "forerun.containerSecurity" $root | nindent 8 }}
+      ports:
+        - {name: grpc, containerPort: {{ .port }}}
+        - {name: metrics, containerPort: 9400}
+      env:
+        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        - {name: {{ $prefix }}_LISTEN_ADDRESS, value: "0.0.0.0:{{ .port }}"}
+        - {name: {{ $prefix }}_METRICS_ADDRESS, value: "0.0.0.0:9400"}
+        - {name: {{ $prefix }}_NATS_URL, value: {{ include "forerun.natsUrl" $root | quote }}}
+        - {name: {{ $prefix }}_NATS_PASSWORD_FILE, value: /secrets/nats/{{ .name }}}
+        - {name: {{ $prefix }}_INTERNAL_TOKEN_FILE, value: /secrets/internal/token}
+        - {name: {{ $prefix }}_DRAIN_SECONDS, value: {{ $root.Values.drainSeconds | quote }}}
+        {{- range $key, $value := .environment }}
+        - {name: {{ $prefix }}_{{ upper $key }}, value: {{ $value | quote }}}
+        {{- end }}
+        {{- range $key, $value := .values.settings }}
+        - {name: {{ $prefix }}_{{ upper $key }}, value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}}
+        {{- end }}
+      # Only whether the event loop answers: a broker that is away is no reason to restart everything else.
+      livenessProbe: {grpc: {port: {{ .port }}, service: liveness}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+      readinessProbe: {grpc: {port: {{ .port }}}, periodSeconds: 2, timeoutSeconds: 2}
+      startupProbe: {grpc: {port: {{ .port }}, service: liveness}, periodSeconds: 1, timeoutSeconds: 2, failureThreshold: 90}
+      resources: {{ toYaml .values.resources | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        - {name: nats, mountPath: /secrets/nats, readOnly: true}
+        - {name: internal, mountPath: /secrets/internal, readOnly: true}
+        {{- range .mounts }}
+        - {{ toYaml . | nindent 10 }}
+        {{- end }}
+  volumes:
+    - {name: tmp, emptyDir: {sizeLimit: 256Mi}}
+    - name: nats
+      secret: {secretName: {{ include "forerun.name" $root }}-nats, defaultMode: 0440, items: [{key: {{ .name }}, path: {{ .name }}}]}
+    - name: internal
+      secret: {secretName: {{ include "forerun.name" $root }}-internal, defaultMode: 0440}
+    {{- range .volumes }}
+    - {{ toYaml . | nindent 6 }}
+    {{- end }}
+{{- end }}
+
+{{/* A Deployment of one service, and where it has several pods its PodDisruptionBudget. Takes the same dict. */}}
+{{- define "forerun.serviceDeployment" -}}
+{{- $root := .root -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ include "forerun.name" $root }}-{{ .name }}
+  labels: {{ include "forerun.labels" (list $root .name) | nindent 4 }}
+spec:
+  replicas: {{ .values.replicas | default 1 }}
+  revisionHistoryLimit: 3
+  # A new pod serves before an old one goes; where one owns its data the old one goes first.
+  {{- if .single }}
+  strategy: {type: Recreate}
+  {{- else }}
+  strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  {{- end }}
+  selector: {matchLabels: {{ include "forerun.selector" (list $root .name) | nindent 6 }}}
+  template: {{ include "forerun.servicePod" . | nindent 4 }}
+{{- if and $root.Values.podDisruptionBudgets.enabled (gt (int (.values.replicas | default 1)) 1) }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "forerun.name" $root }}-{{ .name }}
+  labels: {{ include "forerun.labels" (list $root .name) | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  selector: {matchLabels: {{ include "forerun.selector" (list $root .name) | nindent 6 }}}
+{{- end }}
+{{- end }}
+
+{{/* A headless Service, so that clients see every pod. Takes [root, name, port]. */}}
+{{- define "forerun.headless" -}}
+{{- $root := index . 0 -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ include "forerun.name" $root }}-{{ index . 1 }}
+  labels: {{ include "forerun.labels" (list $root (index . 1)) | nindent 4 }}
+spec:
+  clusterIP: None
+  selector: {{ include "forerun.selector" (list $root (index . 1)) | nindent 4 }}
+  ports:
+    - {name: grpc, port: {{ index . 2 }}, targetPort: grpc, appProtocol: grpc}
+{{- end }}
