@@ -1,0 +1,1 @@
+"""The capacity function on recorded arrivals, in virtual time: `make bench-capacity`."""
