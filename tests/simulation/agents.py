@@ -7,15 +7,17 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 
 import grpc.aio
 
 from forerun.client import AsyncClient, AsyncSession, Call, ForerunClientError, Result
 from forerun.runtime.ids import Ids
 from forerun.v1 import common_pb2, event_pb2, session_pb2, session_pb2_grpc
+from tests.simulation.calls import Planned
+from tests.simulation.diary import Asked, Diary, asked_of
+from tests.simulation.graphs import GraphRun, run_graph
 from tests.simulation.people import Person
-from tests.simulation.plans import Message, Plan, Planned
+from tests.simulation.plans import Message, Plan
 from tests.simulation.tap import Tap
 
 _OPEN_TRIES = 6
@@ -23,53 +25,6 @@ _UNARY_SECONDS = 40.0
 EXTRA_INDEX = 900
 """Index of calls that were asked for after the others of their message; those beside them have the next one."""
 BESIDE_INDEX = EXTRA_INDEX + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One call as its agent saw it. Times are loop seconds of the agent.
-
-    Attributes:
-        status: Status of the answer, in lower case.
-        calls: Calls of its message, for its bound.
-    """
-
-    session: str
-    turn: int
-    index: int
-    call: Planned
-    asked_at: float
-    answered_at: float
-    timeout_seconds: float | None
-    calls: int
-    status: str
-    served: str
-    reason: str
-    content: bytes
-    tool_error: bool
-
-
-@dataclass(slots=True)
-class Diary:
-    """What all agents of a run wrote down.
-
-    Attributes:
-        asked: Every call with its answer.
-        open: Calls of which no answer came yet.
-        sessions: Session to plan.
-        lost: Why sessions ended that their agents did not end.
-        conflicts: Repeats of a key with other arguments that were not refused.
-        breaches: Answers to somebody to whom the session does not belong.
-        refused: How often strangers were refused.
-    """
-
-    asked: list[Asked] = field(default_factory=list)
-    open: int = 0
-    sessions: dict[str, Plan] = field(default_factory=dict)
-    lost: list[str] = field(default_factory=list)
-    conflicts: list[str] = field(default_factory=list)
-    breaches: list[str] = field(default_factory=list)
-    refused: int = 0
 
 
 class Agent:
@@ -180,6 +135,9 @@ class Agent:
             await asking
 
     async def _ask(self, session: AsyncSession, message: Message) -> None:
+        if message.graph is not None:
+            await self._ask_graph(session, message, GraphRun.of(session.id, message.graph, message.calls))
+            return
         loop = asyncio.get_running_loop()
         calls = [Call(one.tool, dict(one.arguments)) for one in message.calls]
         asked_at = loop.time()
@@ -199,6 +157,27 @@ class Agent:
         self._write(session.id, message, results, asked_at)
         if not self._left:
             await self._afterwards(session, message, results[0].turn)
+
+    async def _ask_graph(self, session: AsyncSession, message: Message, run: GraphRun) -> None:
+        asked_at = asyncio.get_running_loop().time()
+        self._tap.plan_turns.pop(session.id, None)
+        self._diary.open += len(run.calls)
+        self._diary.graphs.append(run)
+        beside = asyncio.ensure_future(self._beside(session, message))
+        try:
+            async with asyncio.timeout(message.give_up):
+                await run_graph(session, run)
+        except TimeoutError:
+            return
+        finally:
+            self._diary.open -= len(run.calls)
+            run.turn = self._tap.plan_turns.get(session.id, 0)
+            await beside
+            for key, call in run.resolved():
+                self._tap.means(key, call.tool, dict(call.arguments))
+            self._diary.asked += asked_of(run, asked_at, asyncio.get_running_loop().time())
+        if not self._left:
+            await self._afterwards(session, message, run.turn)
 
     async def _beside(self, session: AsyncSession, message: Message) -> None:
         """Asks for one more call while those of the message run."""

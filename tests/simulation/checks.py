@@ -8,6 +8,8 @@ from tests.simulation.checks_answers import answers, deadlines, remains
 from tests.simulation.checks_books import budgets, ledger, purses, repeats
 from tests.simulation.checks_files import files
 from tests.simulation.checks_ownership import identities, owners, strangers, taints
+from tests.simulation.checks_plans import plans
+from tests.simulation.checks_races import races
 from tests.simulation.checks_results import audits, barriers, discarded, endings, observations, staleness, switch
 from tests.simulation.evidence import Evidence
 
@@ -15,6 +17,7 @@ _CHECKS: Final = (
     observations,
     barriers,
     files,
+    plans,
     staleness,
     ledger,
     repeats,
@@ -25,6 +28,7 @@ _CHECKS: Final = (
     remains,
     budgets,
     purses,
+    races,
     switch,
     audits,
     identities,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation.agents import Asked
+from tests.simulation.diary import Asked
 from tests.simulation.evidence import Evidence, name_of
 from tests.simulation.policy import TOOL_SECONDS
 

@@ -153,9 +153,11 @@ def purses(evidence: Evidence) -> Iterator[str]:
                     yield f"7: {session} was refused a place at {now:.3f} with {taken} of {limit} taken"
                 continue
             asked = sum(
-                count
-                for key, count in evidence.tap.asks.items()
-                if key[0] == session and evidence.tap.asked_at[key] < now - _BREATH_SECONDS
+                1
+                for key in evidence.tap.asks
+                if key[0] == session
+                and evidence.tap.asked_at[key] < now - _BREATH_SECONDS
+                and key not in evidence.tap.planned  # they earn when the plan asks for them, whenever that is
             )
             # What was refused for its arguments or its tool has earned nothing.
             asked -= sum(_rejected(one) and one.at_seconds - at <= now for one in lines)

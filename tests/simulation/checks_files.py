@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tests.simulation.agents import BESIDE_INDEX, Asked
+from tests.simulation.agents import BESIDE_INDEX
+from tests.simulation.diary import Asked
 from tests.simulation.evidence import Evidence, name_of
 from tests.simulation.files import FILE_TOOLS
 from tests.simulation.tap import CallKey

@@ -25,9 +25,9 @@ def identities(evidence: Evidence) -> Iterator[str]:
         if not line.identity:
             continue
         if line.kind == ledger_pb2.LEDGER_KIND_CALL:
-            actions = evidence.tap.actions[line.call.session, line.call.turn, line.call.index]
-            if len(actions) > 1:
-                continue
+            actions = evidence.tap.actions.get((line.call.session, line.call.turn, line.call.index), [])
+            if len(actions) != 1:
+                continue  # a key for several calls, or a task of a plan whose arguments its client never learned
             tool, arguments = actions[0]
         elif line.speculation in executions:
             tool, arguments = line.tool, executions[line.speculation].arguments

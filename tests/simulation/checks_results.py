@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from forerun.v1 import ledger_pb2
-from tests.simulation.agents import BESIDE_INDEX, EXTRA_INDEX, Asked
-from tests.simulation.evidence import HITS, Evidence, key_of, line_key, name_of, outcome_of, split_key
+from tests.simulation.agents import BESIDE_INDEX, EXTRA_INDEX
+from tests.simulation.diary import Asked
+from tests.simulation.evidence import HITS, Evidence, end_of, key_of, line_key, name_of, outcome_of, split_key
 from tests.simulation.files import FILE_TOOLS
 from tests.simulation.nemesis import REPLICAS
 from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
@@ -83,12 +84,8 @@ def barriers(evidence: Evidence) -> Iterator[str]:
                 and not other.lingered
                 and other.key.rpartition("/")[0] == alone.key.rpartition("/")[0]
             )
-            if same and other.started_at < _end(alone) and alone.started_at < _end(other):
+            if same and other.started_at < end_of(alone) and alone.started_at < end_of(other):
                 yield f"1: {other.tool} {other.key} ran beside {alone.tool} {alone.key}, of which nothing is known"
-
-
-def _end(execution: Execution) -> float:
-    return float("inf") if execution.ended_at is None else execution.ended_at
 
 
 def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
@@ -128,7 +125,7 @@ def staleness(evidence: Evidence) -> Iterator[str]:
         if line.kind == ledger_pb2.LEDGER_KIND_CALL
     }
     for one in evidence.diary.asked:
-        if one.status != "ok" or one.tool_error or one.served in ("direct", "shared"):
+        if one.status != "ok" or one.tool_error or one.served in ("direct", "shared", "unknown"):
             continue
         if one.call.tool == "clock":
             yield f"1: {name_of(one)}: served {one.served} although it depends on the time"

@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from forerun.runtime.bus_memory import MemoryBroker
 from forerun.runtime.topology import EVENTS, LEDGER
 from forerun.v1 import common_pb2, event_pb2, ledger_pb2, session_pb2
-from tests.simulation.agents import Asked, Diary
+from tests.simulation.diary import Asked, Diary
 from tests.simulation.nemesis import REPLICAS, Nemesis
 from tests.simulation.tap import Tap
 from tests.simulation.wiretap import Wiretap
@@ -21,6 +21,8 @@ from tests.simulation.world import Execution, World
 
 HITS: Final = frozenset({"ready", "joined"})
 """Outcomes of speculations and early issues whose result an agent got."""
+NOT_RUN: Final = frozenset({"skipped", "rejected"})
+"""Ends of tasks that were never begun."""
 _AHEAD: Final = (ledger_pb2.LEDGER_KIND_SPECULATION, ledger_pb2.LEDGER_KIND_EARLY)
 
 
@@ -39,6 +41,29 @@ class Evidence:
     totals: Sequence[session_pb2.Totals]
     wiretap: Wiretap
     commands_open: int
+
+    def __post_init__(self) -> None:
+        """Says how the tasks of plans were served, of which only the ledger tells."""
+        self.diary.asked = [
+            replace(one, served=self._served(one)) if not one.served else one for one in self.diary.asked
+        ]
+
+    def _served(self, one: Asked) -> str:
+        """From the line of the call; `unknown` where it was lost with its owner."""
+        if one.status in NOT_RUN:
+            return "unspecified"
+        lines = self._calls.get(key_of(one), [])
+        digest = f"sha256:{hashlib.sha256(one.content).hexdigest()}"
+        lines = [line for line in lines if line.digest == digest] or lines
+        return common_pb2.Served.Name(lines[-1].served).removeprefix("SERVED_").lower() if lines else "unknown"
+
+    @cached_property
+    def _calls(self) -> dict[str, list[ledger_pb2.LedgerLine]]:
+        found: dict[str, list[ledger_pb2.LedgerLine]] = defaultdict(list)
+        for line in self.lines:
+            if line.kind == ledger_pb2.LEDGER_KIND_CALL:
+                found[line_key(line)].append(line)
+        return found
 
     @cached_property
     def forgetful(self) -> bool:
@@ -109,13 +134,13 @@ class Evidence:
         """
         given = self._given[one.session, one.call.tool, hashlib.sha256(one.content).hexdigest()]
         own = [execution for execution in given if execution.key == key_of(one)]
-        if own and one.served == "direct":
+        if own and one.served in ("direct", "unknown"):
             return own[-1]
         for execution in reversed(given):
             lines = self.ahead.get(execution.key, [])
             committed = any(outcome_of(line) in HITS for line in lines) or not lines
             may = {"ready", "joined", "early", "memo", "shared"} if execution.speculative else {"memo", "shared"}
-            if one.served in may and (committed or not execution.speculative):
+            if one.served in may | {"unknown"} and (committed or not execution.speculative):
                 return execution
         return None
 
@@ -165,6 +190,12 @@ class Evidence:
             if line.kind == ledger_pb2.LEDGER_KIND_AUDIT:
                 counts[f"audit {line.audit_result}"] += 1
         counts["take-overs"] = sum(epoch - 1 for epoch in self.tap.epochs.values())
+        counts["plans"] = len(self.diary.graphs)
+        for run in self.diary.graphs:
+            counts[f"plan {run.status or 'not ended'}"] += 1
+        counts["second attempts"] = sum(one.second for one in self.world.log)
+        counts["races"] = sum(line.kind == ledger_pb2.LEDGER_KIND_RACE for line in self.lines)
+        counts["staged commits"] = self.wiretap.merges
         counts["sessions"] = len(self.diary.sessions)
         for reason in self.diary.lost:
             counts[f"session lost {reason}"] += 1
@@ -208,6 +239,11 @@ def split_key(key: str) -> tuple[str, int, int]:
     """Session, turn and index of a key; nobody's of an execution that is not a call's own."""
     session, turn, index = key.split("/") if "/" in key else ("", "0", "0")
     return session, int(turn), int(index)
+
+
+def end_of(execution: Execution) -> float:
+    """When an execution ended; never, where it still runs."""
+    return float("inf") if execution.ended_at is None else execution.ended_at
 
 
 def name_of(one: Asked) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 
 from forerun.runtime.bus_memory_faults import AppendFault, FaultRates, RandomFaults
 from forerun.runtime.ids import Ids
+from tests.simulation.moments import Moments
 
 
 class CountedFaults(RandomFaults):
@@ -16,16 +16,10 @@ class CountedFaults(RandomFaults):
         counts: How often each fault happened.
     """
 
-    def __init__(self, rates: FaultRates, ids: Ids) -> None:
+    def __init__(self, rates: FaultRates, ids: Ids, moments: Moments) -> None:
         super().__init__(rates, ids)
         self.counts: Counter[str] = Counter()
-        self._waiting: dict[str, list[asyncio.Event]] = defaultdict(list)
-
-    async def busy(self, client: str) -> None:
-        """Returns when a process begins to write something durable."""
-        begun = asyncio.Event()
-        self._waiting[client].append(begun)
-        await begun.wait()
+        self._moments = moments
 
     def core(self, client: str, subject: str) -> tuple[float, ...]:
         """See `Faults`."""
@@ -37,8 +31,7 @@ class CountedFaults(RandomFaults):
 
     def append(self, client: str, subject: str) -> AppendFault:
         """See `Faults`."""
-        for begun in self._waiting.pop(client, ()):
-            begun.set()
+        self._moments.tell(client, client)
         fault = super().append(client, subject)
         if fault is not AppendFault.NONE:
             self.counts[f"append {fault.value}"] += 1

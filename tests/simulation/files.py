@@ -18,6 +18,7 @@ from forerun.sandbox.commands.output import Captured
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult
 from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.isolation.levels import Isolation
+from tests.simulation.moments import MERGE, Moments
 
 FILES: Final = 2
 FILE_TOOLS: Final = frozenset({"add", "show"})
@@ -47,6 +48,7 @@ class Desk:
     """
 
     chance: random.Random
+    moments: Moments
     started: int = 0
     open: int = field(default=0)
 
@@ -76,6 +78,8 @@ class _Runner:
                 text += f"{token[0]} "
                 file.write_text(text)
             await asyncio.sleep(total - first)
+            if verb == "add":
+                self._desk.moments.tell(MERGE)
         finally:
             self._desk.open -= 1
         said, nothing = Captured(text, len(text), 0, 0), Captured("", 0, 0, 0)

@@ -29,6 +29,7 @@ from forerun.v1 import session_pb2, session_pb2_grpc
 from tests.kills import kill
 from tests.simulation.clocks import ShiftedClock
 from tests.simulation.faults import CountedFaults
+from tests.simulation.moments import MERGE, Moments
 from tests.simulation.people import OPERATOR, PEOPLE, Person, token_file
 from tests.simulation.policy import Policy, draw_policy
 from tests.simulation.wiretap import TappedNetwork, Wiretap
@@ -42,6 +43,7 @@ CALM: Final = ("tools", "messages")
 _HORIZON_SECONDS: Final = 45.0
 _RESTART_TRIES: Final = 60
 _BUSY_SECONDS: Final = 5.0
+_MERGE_SECONDS: Final = 12.0
 _TURNS: Final = 16
 _STOP_SECONDS: Final = 6.0
 REPLICAS: Final = ("orchestrator", "orchestrator-2")
@@ -109,13 +111,15 @@ class Outage:
 class Platform(VirtualPlatform):
     """A platform with a second replica of the orchestrator, whose services can also be killed or lose the broker."""
 
-    wiretap: Wiretap = field(default_factory=Wiretap)
+    moments: Moments
+    wiretap: Wiretap = field(init=False)
     clocks: dict[str, ShiftedClock] = field(default_factory=dict)
     _networks: dict[str, MemoryNetwork] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Everybody has a token and a network of their own."""
         VirtualPlatform.__post_init__(self)
+        self.wiretap = Wiretap(self.moments)
         (self.directory / "tokens.json").write_text(token_file())
         for person in PEOPLE:
             inbound = Inbound(authenticator=None, metrics=Metrics(None), tracing=Tracing("client"))
@@ -248,9 +252,11 @@ class Nemesis:
         self.outages.append(Outage("broker", begin, asyncio.get_running_loop().time()))
 
     async def _network(self) -> None:
-        source, target = self.chance.choice(_LINKS)
-        fabric, address = self.platform.fabric, f"{target}:1"
         kind = self.chance.choice(["drop", "drop", "refuse", "delay"])
+        source, target = self.chance.choice(_LINKS)
+        if kind == "drop" and target == "sandbox" and source in REPLICAS and self.chance.random() < 0.5:
+            source = await self._merge_of(source)
+        fabric, address = self.platform.fabric, f"{target}:1"
         begin = self._note(f"{kind} {source}-{target}")
         if kind == "drop":
             fabric.drop(address, source=source)
@@ -275,7 +281,7 @@ class Nemesis:
     async def _crash(self) -> None:
         name = self.chance.choice(_STOPPABLE)
         async with self._stopped:
-            await self._amid_work(name)
+            name = await self._amid_work(name)
             begin = self._note(f"crash {name}")
             if name in REPLICAS:
                 self.killed.append(begin)
@@ -283,13 +289,30 @@ class Nemesis:
             await self.start(name)
             self.outages.append(Outage(name, begin, asyncio.get_running_loop().time()))
 
-    async def _amid_work(self, name: str) -> None:
-        """Waits for a moment, often one shortly after a process has begun to write something, at any of its awaits."""
-        if self.chance.random() < 0.4:
-            return
+    async def _amid_work(self, name: str) -> str:
+        """Waits for a moment, often one at which a process writes something, at any of its awaits; who is to die."""
+        draw = self.chance.random()
+        if draw < 0.3:
+            return name
+        if draw < 0.6 and name in ("sandbox", *REPLICAS):
+            return await self._merge_of(name)
         with suppress(TimeoutError):
             async with asyncio.timeout(_BUSY_SECONDS):
-                await self.faults.busy(name)
+                await self.platform.moments.next(name)
+        await self._some_turns()
+        return name
+
+    async def _merge_of(self, name: str) -> str:
+        """Waits until a staged call takes effect; the replica whose commit it is, where a replica was meant."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MERGE_SECONDS):
+                whose = await self.platform.moments.next(MERGE)
+                name = whose if whose and name in REPLICAS else name
+                self.counts["fault amid a merge"] += 1
+        await self._some_turns()
+        return name
+
+    async def _some_turns(self) -> None:
         for _ in range(self.chance.randrange(_TURNS)):
             await asyncio.sleep(0)
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from forerun.core.candidates import Candidate
 from forerun.predictor.engine.engine import Engine, Prediction
 from forerun.predictor.engine.history import Event, ModelStarted, SessionOpened
-from tests.simulation.plans import Message, Plan, Planned, Taste, draw_call
+from tests.simulation.calls import Planned, Taste, draw_call
+from tests.simulation.plans import Message, Plan
 from tests.simulation.world import SPECULABLE
 
 _MOST = 10
@@ -67,7 +68,9 @@ class Oracle(Engine):
         return [call.turned() if chance.random() < 0.5 else call for call in calls]
 
     def _says(self, call: Planned, share: float) -> bool:
-        """Whether it proposes a call; seldom one that may not run ahead."""
+        """Whether it proposes a call; seldom one that may not run ahead, never one whose arguments nobody knows yet."""
+        if call.refers:
+            return False
         return self._chance.random() < (share if call.tool in SPECULABLE else share / 4)
 
     def _candidate(self, rank: int, call: Planned) -> Candidate:

@@ -2,70 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass, field
 
-from tests.simulation.files import FILES
+from tests.simulation.calls import Planned, Taste, draw_call
+from tests.simulation.graphs import Graph, draw_graph
 from tests.simulation.people import OPERATOR, PEOPLE, Person
-from tests.simulation.world import DOCS, STOCKS, TOPICS
-
-READS = ("get", "get", "get", "stock", "list", "news", "calc", "clock", "big", "show")
-WRITES = ("set", "set", "put", "move", "sell", "pop", "sync_view", "add")
-
-Arguments = dict[str, int | str]
-
-
-@dataclass(frozen=True, slots=True)
-class Taste:
-    """What all agents of a run like to do: the narrower, the more they are in each other's way.
-
-    Attributes:
-        reads: Tools that read, as often as they are liked.
-        writes: Tools that write.
-        docs: Documents in use.
-        stocks: Stocks in use.
-    """
-
-    reads: tuple[str, ...] = READS
-    writes: tuple[str, ...] = WRITES
-    docs: int = DOCS
-    stocks: int = STOCKS
-
-
-def draw_taste(chance: random.Random) -> Taste:
-    """Everything, or a corner of it."""
-    return chance.choice(
-        [
-            Taste(),
-            Taste(),
-            Taste(docs=2, stocks=1),
-            Taste(reads=("stock", "stock", "get"), writes=("sell",), docs=1, stocks=1),
-            Taste(reads=("show", "show", "get"), writes=("add", "add", "set"), docs=1),
-            Taste(reads=("get", "list"), writes=("set", "put", "sync_view"), docs=1),
-        ]
-    )
-
-
-@dataclass(slots=True)
-class Planned:
-    """A call that an agent will ask for."""
-
-    tool: str
-    arguments: Arguments
-
-    @property
-    def data(self) -> bytes:
-        """The arguments as they are predicted."""
-        return json.dumps(self.arguments).encode()
-
-    def copy(self) -> Planned:
-        """The same call once more."""
-        return Planned(self.tool, dict(self.arguments))
-
-    def turned(self) -> Planned:
-        """The same call with its arguments in another order."""
-        return Planned(self.tool, dict(reversed(self.arguments.items())))
+from tests.simulation.world import DOCS
 
 
 @dataclass(slots=True)
@@ -86,6 +29,7 @@ class Message:
         move: The agent's process vanishes before the message, and another one goes on.
         told: Calls that are told while the message still streams: its first ones, perhaps others that it drops.
         stranger: Somebody else tries to go on with the session after the message.
+        graph: The calls are a plan.
     """
 
     calls: list[Planned]
@@ -101,6 +45,7 @@ class Message:
     move: bool = False
     told: list[Planned] = field(default_factory=list)
     stranger: Person | None = None
+    graph: Graph | None = None
 
 
 @dataclass(slots=True)
@@ -139,13 +84,15 @@ def _plan(chance: random.Random, taste: Taste) -> Plan:
         person=chance.choice(PEOPLE),
     )
     plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
-    for scene in (_race, _late_effect):
-        if chance.random() < 0.3:
+    for scene, share in ((_race, 0.3), (_late_effect, 0.3), (_many_reads, 0.12)):
+        if chance.random() < share:
             at = chance.randrange(len(plan.messages))
             plan.messages[at:at] = scene(chance, taste)
     if chance.random() < 0.25:
         plan.leave_after = chance.uniform(0.0, 3.0)
         plan.vanishes = chance.random() < 0.5
+        while plan.vanishes and plan.messages[-1].graph is not None:
+            plan.messages[-1] = _message(chance, taste)
     return plan
 
 
@@ -153,6 +100,11 @@ def _message(chance: random.Random, taste: Taste) -> Message:
     message = Message(calls=[], model_seconds=chance.choice([0.1, 0.6, 2.0, 5.0]), user=chance.random() < 0.4)
     kind = chance.random()
     if kind < 0.08:
+        return message
+    if chance.random() < 0.15:
+        message.calls, message.graph = draw_graph(chance, taste)
+        _accidents(chance, message, taste)
+        message.timeout_seconds, message.cancel, message.ask_again = None, None, ""
         return message
     if kind < 0.25:
         message.calls, message.follow = [draw_call(chance, ("get",), taste)], True
@@ -197,6 +149,17 @@ def _late_effect(chance: random.Random, taste: Taste) -> list[Message]:
     return messages
 
 
+def _many_reads(chance: random.Random, taste: Taste) -> list[Message]:
+    """So many reads that it is known how long they take; then some of them get second attempts."""
+    messages = [Message(calls=[Planned("get", {"id": DOCS + number}) for number in range(24)], model_seconds=0.1)]
+    for _ in range(3):
+        calls = [Planned("get", {"id": chance.randrange(DOCS + 24)}) for _ in range(chance.randint(1, 6))]
+        writes = [draw_call(chance, taste.writes, taste)] if chance.random() < 0.3 else []
+        messages.append(Message(calls=calls + writes, model_seconds=0.6))
+        _accidents(chance, messages[-1], taste)
+    return messages
+
+
 def _accidents(chance: random.Random, message: Message, taste: Taste) -> None:
     if chance.random() < 0.15:
         message.timeout_seconds = chance.choice([0.4, 1.5, 6.0])
@@ -212,29 +175,3 @@ def _accidents(chance: random.Random, message: Message, taste: Taste) -> None:
     message.move = chance.random() < 0.05
     if chance.random() < 0.05:
         message.stranger = chance.choice(PEOPLE)
-
-
-def draw_call(chance: random.Random, tools: tuple[str, ...], taste: Taste) -> Planned:
-    """A call of one of these tools."""
-    tool = chance.choice(tools)
-    match tool:
-        case "get" | "big" | "put":
-            return Planned(tool, {"id": chance.randrange(taste.docs)})
-        case "set":
-            return Planned(tool, {"id": chance.randrange(taste.docs), "value": chance.randrange(2)})
-        case "move":
-            return Planned(tool, {"source": chance.randrange(taste.docs), "target": chance.randrange(taste.docs)})
-        case "stock" | "sell":
-            return Planned(tool, {"id": chance.randrange(taste.stocks)})
-        case "pop":
-            return Planned(tool, {"queue": chance.randrange(2)})
-        case "news":
-            return Planned(tool, {"topic": chance.choice(TOPICS)})
-        case "show":
-            return Planned(tool, {"file": chance.randrange(FILES)})
-        case "add":
-            return Planned(tool, {"file": chance.randrange(FILES), "token": chance.randrange(1_000_000)})
-        case "calc":
-            return Planned(tool, {"a": chance.randrange(3), "b": chance.randrange(3)})
-        case _:
-            return Planned(tool, {})

@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import dataclass
 
-from tests.simulation.world import KEY_HEADER, SPECULABLE
+from tests.simulation.world import HOST, KEY_HEADER, SECOND_HOST, SPECULABLE
 
 TOOL_SECONDS = 4.0
 """Time limit of every tool."""
@@ -31,6 +31,8 @@ _CONTRACTS: dict[str, dict[str, object]] = {
 _COMMANDS = {"add": ["add", "{file}", "{token}"], "show": ["show", "{file}"]}
 _SCHEMAS = {"news": '{"type":"object","properties":{"topic":{"type":"string"}}}'}
 _SHARED = frozenset({"stock", "sell", "news"})
+RACED = frozenset({"get", "stock"})
+"""Tools whose slow calls get a second attempt."""
 TOOLS = (*(name for name in _CONTRACTS if name not in _COMMANDS), "sync_view")
 """Tools of the server; of the last one the policy knows nothing."""
 
@@ -44,12 +46,14 @@ class Policy:
     concurrent_per_session: int
     initial_credits: float
     credits_per_call: float
+    most_extra: float
 
 
 def draw_policy(chance: random.Random, *, first: bool) -> Policy:
     """A policy. The first one of a run speculates; later ones may not."""
     mode = "MODE_EXACT" if first or chance.random() < 0.8 else chance.choice(["MODE_SHADOW", "MODE_OFF"])
     concurrent, per_session = chance.randint(2, 12), chance.choice([1, 2, 4, 8])
+    race = {"afterQuantile": chance.choice([0.3, 0.6, 0.9]), "mostExtra": chance.choice([0.05, 0.3, 1.0])}
     credits, per_call = chance.choice([2.0, 2.0, 8.0, 16.0]), chance.choice([0.1, 0.1, 0.3, 1.0])
     policy = {
         "name": "simulated",
@@ -67,10 +71,10 @@ def draw_policy(chance: random.Random, *, first: bool) -> Policy:
             "initialCredits": credits,
             "creditsPerCall": per_call,
         },
-        "tools": [_contract(name) for name in _CONTRACTS],
+        "tools": [_contract(name) | ({"race": race} if name in RACED else {}) for name in _CONTRACTS],
     }
     text = json.dumps({"policies": [policy], "servers": [_server(), _DESK]})  # which is YAML, too
-    return Policy(text, concurrent, per_session, credits, per_call)
+    return Policy(text, concurrent, per_session, credits, per_call, race["mostExtra"])
 
 
 _DESK = {
@@ -102,7 +106,8 @@ def _server() -> dict[str, object]:
                 "inputSchema": _SCHEMAS.get(name, '{"type":"object"}'),
                 "http": {
                     "method": "POST",
-                    "url": f"http://tools.test/{{session}}/{name}",
+                    "url": f"http://{HOST}/{{session}}/{name}",
+                    "alternatives": [f"http://{SECOND_HOST}/{{session}}/{name}"] if name in RACED else [],
                     "jsonBody": True,
                     "idempotencyHeader": KEY_HEADER,
                 },

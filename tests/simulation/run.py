@@ -24,11 +24,14 @@ from forerun.runtime.errors import Unavailable
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
 from forerun.v1 import session_pb2, session_pb2_grpc
-from tests.simulation.agents import Agent, Diary
+from tests.simulation.agents import Agent
+from tests.simulation.calls import draw_taste
 from tests.simulation.checks import violations
+from tests.simulation.diary import Diary
 from tests.simulation.evidence import Evidence, Intents
 from tests.simulation.faults import CountedFaults
 from tests.simulation.files import Desk, InPlace
+from tests.simulation.moments import Moments
 from tests.simulation.nemesis import (
     KINDS,
     REPLICAS,
@@ -41,7 +44,7 @@ from tests.simulation.nemesis import (
 )
 from tests.simulation.oracle import Oracle
 from tests.simulation.people import PEOPLE, Person
-from tests.simulation.plans import draw_plans, draw_taste
+from tests.simulation.plans import draw_plans
 from tests.simulation.policy import draw_policy
 from tests.simulation.tap import Tap
 from tests.simulation.world import World
@@ -169,17 +172,18 @@ class _Run:
         drawn = draw_kinds(self._chance)
         self._kinds = drawn if kinds is None else frozenset(kinds) & frozenset(KINDS)
         self._world = World(chance("world"), draw_temper(self._chance, self._kinds))
-        self._desk = Desk(chance("desk"))
+        moments = Moments()
+        self._desk = Desk(chance("desk"), moments)
         self._tap = Tap()
         self._diary = Diary()
         policy_file = directory / "policy.yaml"
         policy = draw_policy(self._chance, first=True)
         replace_file(policy_file, policy.text, stamp_seconds=0.0)
-        taste = draw_taste(self._chance)
+        taste = draw_taste(self._chance, self._kinds)
         learns, guided = self._chance.random() < 0.2, self._chance.random() < 0.9
         oracle = Oracle(self._diary.sessions, chance("oracle"), taste, learns=learns) if guided else None
         slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
-        self._faults = CountedFaults(draw_rates(self._chance, self._kinds), SeededIds(seed + 1, clock))
+        self._faults = CountedFaults(draw_rates(self._chance, self._kinds), SeededIds(seed + 1, clock), moments)
         self._platform = Platform(
             directory=directory,
             policy_file=policy_file,
@@ -189,6 +193,7 @@ class _Run:
             engine=oracle,
             faults=self._faults,
             slots=slots,
+            moments=moments,
             make_runner=self._desk.runner,
             settings={
                 "orchestrator": {"reconnect_seconds": _RECONNECT_SECONDS, "session_idle_seconds": _IDLE_SECONDS},

@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import grpc.aio
 
-from forerun.v1 import session_pb2
+from forerun.v1 import plan_pb2, session_pb2
 
 _CONNECT = "/forerun.v1.SessionService/Connect"
+_RUN_PLAN = "/forerun.v1.SessionService/RunPlan"
 
 CallKey = tuple[str, int, int]
 """Session, turn and index."""
@@ -30,6 +31,8 @@ class Tap:
         said: What the users of each session said, and when.
         answers: What came for each call, without echo and times: every answer of a call must be the same.
         answered: How many answers came for each call.
+        planned: Calls that are tasks of a plan: they were told then, and asked for when the plan allowed it.
+        plan_turns: Turn of the latest plan of each session.
         trace: Everything in order, for the digest of the run.
     """
 
@@ -40,6 +43,8 @@ class Tap:
         self.said: dict[str, list[tuple[float, str]]] = {}
         self.answered: Counter[CallKey] = Counter()
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
+        self.planned: set[CallKey] = set()
+        self.plan_turns: dict[str, int] = {}
         self.epochs: Counter[str] = Counter()
         self.trace: list[str] = []
         self._streams: dict[str, _Stream] = {}
@@ -54,12 +59,12 @@ class Tap:
 
     def vanish(self, session: str) -> None:
         """The process of a session's client is gone: its stream breaks, and nobody connects again."""
-        self._note("><", session, b"")
+        self.note("><", session, b"")
         self._streams[session].cancel()
 
     def sent(self, session: str, request: session_pb2.ConnectRequest) -> None:
         """The client wrote a message."""
-        self._note("->", session, request.SerializeToString(deterministic=True))
+        self.note("->", session, request.SerializeToString(deterministic=True))
         if request.HasField("batch"):
             self.asked(session, request.batch)
         elif request.HasField("event") and request.event.HasField("user_turn"):
@@ -72,14 +77,30 @@ class Tap:
             key = (session, batch.turn, call.index)
             self.asks[key] += 1
             self.asked_at.setdefault(key, asyncio.get_running_loop().time())
-            action = (call.action.tool, json.loads(call.action.arguments or b"{}"))
-            known = self.actions.setdefault(key, [])
-            if action not in known:
-                known.append(action)
+            self.means(key, call.action.tool, json.loads(call.action.arguments or b"{}"))
+
+    def means(self, key: CallKey, tool: str, arguments: dict[str, Any]) -> None:
+        """What a key stands for."""
+        known = self.actions.setdefault(key, [])
+        if (tool, arguments) not in known:
+            known.append((tool, arguments))
+
+    def told(self, key: CallKey, task: plan_pb2.PlanTask) -> None:
+        """A task of a plan was told. What it takes from another one's answer is known later."""
+        self.asks[key] += 1
+        self.asked_at.setdefault(key, asyncio.get_running_loop().time())
+        self.planned.add(key)
+        if b"$" not in task.arguments:
+            self.means(key, task.tool, json.loads(task.arguments))
+
+    def task_ended(self, key: CallKey, task: plan_pb2.PlanTaskEnded) -> None:
+        """A task of a plan has its end."""
+        self.answered[key] += 1
+        self.answers.setdefault(key, []).append((task.status, task.observation.digest, task.failure.reason))
 
     def received(self, session: str, response: session_pb2.ConnectResponse) -> None:
         """The client read a message."""
-        self._note("<-", session, response.SerializeToString(deterministic=True))
+        self.note("<-", session, response.SerializeToString(deterministic=True))
         if response.HasField("welcome"):
             self.epochs[session] = max(self.epochs[session], response.welcome.epoch)
         elif response.HasField("result"):
@@ -100,7 +121,8 @@ class Tap:
             (result.status, result.observation.digest, result.failure.reason, result.served)
         )
 
-    def _note(self, direction: str, session: str, data: bytes) -> None:
+    def note(self, direction: str, session: str, data: bytes) -> None:
+        """Something went over the wire."""
         now = asyncio.get_running_loop().time()
         self.trace.append(f"{now!r} {direction} {session} {hashlib.sha256(data).hexdigest()[:16]}")
 
@@ -117,9 +139,11 @@ class _Channel:
 
     def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         start: Any = self._inner.stream_stream(method, *args, **kwargs)
-        if method != _CONNECT:
-            return cast(Callable[..., Any], start)
-        return lambda **given: _Stream(start(**given), self._tap)
+        taps: dict[str, Callable[..., Any]] = {
+            _CONNECT: lambda **given: _Stream(start(**given), self._tap),
+            _RUN_PLAN: lambda **given: _PlanStream(start(**given), self._tap),
+        }
+        return taps.get(method, cast(Callable[..., Any], start))
 
 
 class _Stream:
@@ -142,6 +166,41 @@ class _Stream:
         if response is not grpc.aio.EOF:
             self._tap.received(self._session, response)
         return response
+
+    def cancel(self) -> Any:
+        return self._call.cancel()
+
+
+class _PlanStream:
+    """One stream of a plan, as the client uses it."""
+
+    def __init__(self, call: Any, tap: Tap) -> None:
+        self._call = call
+        self._tap = tap
+        self._session = ""
+        self._turn = 0
+        self._told = 0
+
+    async def write(self, request: session_pb2.RunPlanRequest) -> None:
+        if request.HasField("start"):
+            self._session, self._turn = request.start.hello.session, request.start.turn
+            self._tap.plan_turns[self._session] = self._turn
+        await self._call.write(request)
+        self._tap.note("=>", self._session, request.SerializeToString(deterministic=True))
+        for task in request.tasks.tasks:
+            self._tap.told((self._session, self._turn, self._told), task)
+            self._told += 1
+
+    async def read(self) -> Any:
+        response = await self._call.read()
+        if response is not grpc.aio.EOF:
+            self._tap.note("<=", self._session, response.SerializeToString(deterministic=True))
+            if response.HasField("task"):
+                self._tap.task_ended((self._session, self._turn, response.task.index), response.task)
+        return response
+
+    async def done_writing(self) -> None:
+        await self._call.done_writing()
 
     def cancel(self) -> Any:
         return self._call.cancel()

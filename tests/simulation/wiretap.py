@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -13,9 +14,11 @@ from forerun.runtime.auth import CallToken
 from forerun.runtime.memory_network import MemoryFabric, MemoryNetwork
 from forerun.runtime.network import NetworkOptions
 from forerun.runtime.network_inbound import Inbound
+from tests.simulation.moments import MERGE, Moments
 
 _PROMOTE = "/forerun.v1.SandboxService/Promote"
 _EXECUTE = "/forerun.v1.SandboxService/Execute"
+_MERGE = "/forerun.v1.SandboxService/MergeFork"
 
 
 @dataclass(slots=True)
@@ -25,10 +28,15 @@ class Wiretap:
     Attributes:
         promoted: Executions that a worker was asked to promote.
         begun_at: When a worker was asked to begin each execution, in loop seconds.
+        first: First attempts of real calls that workers were asked for, by tool.
+        merges: How often a commit was asked to merge what had run ahead.
     """
 
+    moments: Moments
     promoted: set[str] = field(default_factory=set)
     begun_at: dict[str, float] = field(default_factory=dict)
+    first: Counter[str] = field(default_factory=Counter)
+    merges: int = 0
 
 
 class TappedNetwork(MemoryNetwork):
@@ -46,16 +54,18 @@ class TappedNetwork(MemoryNetwork):
     ) -> None:
         super().__init__(fabric, inbound, source=source, token=token, options=options)
         self._tap = tap
+        self._process = source
 
     def channel(self, target: str) -> grpc.aio.Channel:
         """See `Network.channel`."""
-        return cast(grpc.aio.Channel, _Channel(super().channel(target), self._tap))
+        return cast(grpc.aio.Channel, _Channel(super().channel(target), self._tap, self._process))
 
 
 class _Channel:
-    def __init__(self, inner: grpc.aio.Channel, tap: Wiretap) -> None:
+    def __init__(self, inner: grpc.aio.Channel, tap: Wiretap, process: str) -> None:
         self._inner = inner
         self._tap = tap
+        self._process = process
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -63,17 +73,25 @@ class _Channel:
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         start: Any = self._inner.unary_unary(method, *args, **kwargs)
 
-        def tapped(request: Any, **given: Any) -> Any:
+        def promoted(request: Any, **given: Any) -> Any:
             self._tap.promoted.add(request.execution)
             return start(request, **given)
 
-        return tapped if method == _PROMOTE else cast(Callable[..., Any], start)
+        def merged(request: Any, **given: Any) -> Any:
+            self._tap.merges += 1
+            self._tap.moments.tell(MERGE, self._process)
+            return start(request, **given)
+
+        taps = {_PROMOTE: promoted, _MERGE: merged}
+        return taps.get(method, cast(Callable[..., Any], start))
 
     def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         start: Any = self._inner.unary_stream(method, *args, **kwargs)
 
         def tapped(request: Any, **given: Any) -> Any:
             self._tap.begun_at.setdefault(request.execution, asyncio.get_running_loop().time())
+            if not request.provider and "/" in request.idempotency_key:  # the key of a call, and not of an execution
+                self._tap.first[request.action.tool] += 1
             return start(request, **given)
 
         return tapped if method == _EXECUTE else cast(Callable[..., Any], start)

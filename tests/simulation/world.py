@@ -21,6 +21,9 @@ DOCS: Final = 4
 STOCKS: Final = 3
 TOPICS: Final = ("tea", "rain", "chess", "bread")
 KEY_HEADER: Final = "x-call-key"
+HOST: Final = "tools.test"
+SECOND_HOST: Final = "tools-again.test"
+"""An equivalent provider."""
 _FOREVER: Final = 1e6
 _SLOW_SECONDS: Final = (3.0, 9.0)
 _LINGER_SECONDS: Final = (0.05, 6.0)
@@ -53,6 +56,7 @@ class Execution:
         lingered: Its caller had hung up, and it took effect nevertheless, later.
         lied: It did not answer as the same read would otherwise have been answered.
         garbled: It answered that, and nonsense before it.
+        second: It ran at the equivalent provider, to which second attempts go.
     """
 
     number: int
@@ -71,6 +75,7 @@ class Execution:
     lied: bool = False
     garbled: bool = False
     lingered: bool = False
+    second: bool = False
 
     @property
     def speculative(self) -> bool:
@@ -148,7 +153,7 @@ class World:
         self.epochs[resource] = self.epochs.get(resource, 0) + 1
         return self.epochs[resource]
 
-    async def handle(self, session: str, tool: str, key: str, body: bytes) -> httpx.Response:
+    async def handle(self, session: str, tool: str, key: str, body: bytes, *, second: bool) -> httpx.Response:
         """One request.
 
         Raises:
@@ -166,7 +171,7 @@ class World:
             self.turned_away.append((key, tool))
             return httpx.Response(429, content=b"slow down", headers={"retry-after": "1"})
         loop = asyncio.get_running_loop()
-        one = Execution(len(self.log), tool, session, key, loop.time(), arguments)
+        one = Execution(len(self.log), tool, session, key, loop.time(), arguments, second=second)
         self.log.append(one)
         one.announced = tool not in NOT_REPEATABLE or self.announced(one.key)
         one.end = "gone"
@@ -292,4 +297,5 @@ class _Wire(httpx.AsyncBaseTransport):
             self._world.turned_away.append((key, tool))
             self._world.misbehaved["tool refuse"] += 1
             raise httpx.ConnectError("connection refused")
-        return await self._world.handle(session, tool, key, request.content)
+        second = request.url.host == SECOND_HOST
+        return await self._world.handle(session, tool, key, request.content, second=second)

@@ -1,0 +1,87 @@
+"""Invariants 1, 4 and 5 for plans of calls: what depends on what, what never ran, and how a plan ends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from forerun.client import OnFailure
+from tests.simulation.agents import EXTRA_INDEX
+from tests.simulation.evidence import Evidence, split_key
+from tests.simulation.graphs import GraphRun
+from tests.simulation.world import WRITES, Execution
+
+_FAILS = frozenset({"rejected", "timeout", "unavailable", "outcome_unknown"})
+_ENDS = frozenset({"cancelled", "refused"})
+
+_Executions = dict[int, list[Execution]]
+
+
+def plans(evidence: Evidence) -> Iterator[str]:
+    """Tasks wait for what they need and get its values; what was skipped or cut off never ran; the end is right.
+
+    A key whose owner forgot it can run again, with what is true by then: only plans of owners that forget nothing are
+    judged, and only those of which the end was heard.
+    """
+    if evidence.forgetful:
+        return
+    executions: dict[tuple[str, int], _Executions] = defaultdict(lambda: defaultdict(list))
+    for one in evidence.world.log:
+        session, turn, index = split_key(one.key)
+        if session and index < EXTRA_INDEX:
+            executions[session, turn][index].append(one)
+    for run in evidence.diary.graphs:
+        if run.status:
+            own = executions[run.session, run.turn]
+            name = f"plan {run.session}/{run.turn}"
+            yield from _complete(name, run)
+            yield from _inputs(name, run, own)
+            yield from _never_ran(name, run, own)
+
+
+def _complete(name: str, run: GraphRun) -> Iterator[str]:
+    """Every task has one end, and the plan's own follows from them."""
+    missing = sorted(set(range(len(run.calls))) - set(run.results))
+    if missing and run.status not in _ENDS:
+        yield f"4: {name} ended {run.status} without an end of its tasks {missing}"
+    failed = [index for index, one in run.results.items() if one.status.value in _FAILS]
+    graph = run.graph
+    if run.status == "failed" and (not failed or graph.on_failure is OnFailure.ISOLATE):
+        yield f"4: {name} failed, its tasks {failed} failed and its policy is {graph.on_failure}"
+    if run.status == "ok" and failed and graph.on_failure is not OnFailure.ISOLATE:
+        yield f"4: {name} is fine, although its tasks {failed} failed and its policy is {graph.on_failure}"
+    if run.status == "ok" and graph.cut_off:
+        yield f"4: {name} is fine, although it was cut off"
+    for index, one in run.results.items():
+        source = graph.refers.get(index)
+        ended = None if source is None else run.results.get(source)
+        if one.status.value == "ok" and ended is not None and ended.status.value != "ok":
+            yield f"1: task {index} of {name} ran, although it needs task {source}, which ended {ended.status.value}"
+
+
+def _inputs(name: str, run: GraphRun, executions: _Executions) -> Iterator[str]:
+    """What a task takes from another one's answer is what that answer says; what it comes after has ended before."""
+    for index, source in run.graph.refers.items():
+        for one in executions[index]:
+            if run.calls[index].refers:
+                yield f"1: task {index} of {name} ran with {one.arguments} although task {source} gave no value"
+            elif one.arguments != (said := run.calls[index].arguments):
+                yield f"1: task {index} of {name} ran with {one.arguments}, task {source} says {said}"
+    for index, before in run.graph.after.items():
+        for one in executions[index]:
+            for earlier in executions[before]:
+                ended = earlier.ended_at
+                if not earlier.lingered and (ended is None or ended > one.started_at):
+                    yield f"1: task {index} of {name} began at {one.started_at:.3f}, before the end of task {before}"
+
+
+def _never_ran(name: str, run: GraphRun, executions: _Executions) -> Iterator[str]:
+    for index, result in run.results.items():
+        if result.status.value == "skipped" and executions[index]:
+            yield f"5: task {index} of {name} was skipped and ran"
+    for index, ran in executions.items():
+        late = [one for one in ran if one.started_at > run.over_at]
+        if late:
+            yield f"5: task {index} of {name} began at {late[0].started_at:.3f}, the plan ended at {run.over_at:.3f}"
+        if run.status == "refused" and run.graph.reads_first and ran and ran[0].tool in WRITES:
+            yield f"5: task {index} of {name} wrote something, although its message was cut off"

@@ -1,0 +1,161 @@
+"""Plans of calls (RunPlan): what agents draw, how they run them, and what they write down of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from forerun.client import AsyncSession, ForerunClientError, OnFailure, PlanTask, RunningPlan, TaskResult
+from tests.simulation.calls import Planned, Taste, draw_call
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What makes a plan of the calls of a message.
+
+    Attributes:
+        refers: Task -> earlier task whose answer names the document that it reads.
+        after: Task -> earlier task that must have ended.
+        pauses: Seconds before each task is told.
+        on_failure: What a failure does to the others.
+        reads_first: Only safe reads start before all tasks are told.
+        in_flight: Tasks at the same time.
+        cancel: (task or None for the plan, seconds) that is taken back.
+        cut_off: The message breaks off after its last task.
+    """
+
+    refers: dict[int, int]
+    after: dict[int, int]
+    pauses: Sequence[float]
+    on_failure: OnFailure
+    reads_first: bool
+    in_flight: int | None
+    cancel: tuple[int | None, float] | None
+    cut_off: bool
+
+
+@dataclass(slots=True)
+class GraphRun:
+    """What an agent saw of a plan.
+
+    Attributes:
+        session: Whose.
+        turn: Number of its message.
+        calls: Its tasks; arguments that a task took from another one's answer are filled in.
+        results: How they ended, by place.
+        status: How the plan ended; empty where its end was not heard.
+        over_at: When its end was heard, in loop seconds.
+    """
+
+    session: str
+    turn: int
+    graph: Graph
+    calls: list[Planned]
+    results: dict[int, TaskResult] = field(default_factory=dict)
+    status: str = ""
+    over_at: float = float("inf")
+
+    @classmethod
+    def of(cls, session: str, graph: Graph, calls: Sequence[Planned]) -> GraphRun:
+        """A run that begins."""
+        return cls(session, 0, graph, [call.copy() for call in calls])
+
+    def resolved(self) -> Iterator[tuple[tuple[str, int, int], Planned]]:
+        """Tasks that took their arguments from another one's answer, with their keys."""
+        for place in self.graph.refers:
+            if not self.calls[place].refers:
+                yield (self.session, self.turn, place), self.calls[place]
+
+
+def draw_graph(chance: random.Random, taste: Taste) -> tuple[list[Planned], Graph]:
+    """The tasks of a plan, and what else makes it one."""
+    calls = [draw_call(chance, taste.reads + taste.writes, taste) for _ in range(chance.randint(2, 7))]
+    refers: dict[int, int] = {}
+    for place, call in enumerate(calls):
+        sources = [one for one in range(place) if calls[one].tool == "get"]
+        if call.tool == "get" and sources and chance.random() < 0.6:
+            refers[place] = chance.choice(sources)
+            call.arguments = {"id": f"$t{refers[place]}.next"}
+    after = {place: chance.randrange(place) for place in range(1, len(calls)) if chance.random() < 0.2}
+    cancel = None
+    if chance.random() < 0.15:
+        cancel = chance.choice([None, chance.randrange(len(calls))]), chance.uniform(0.0, 2.0)
+    graph = Graph(
+        refers=refers,
+        after=after,
+        pauses=[chance.choice([0.0, 0.0, 0.3]) for _ in calls],
+        on_failure=chance.choice([OnFailure.ISOLATE, OnFailure.FAIL_FAST, OnFailure.WAIT_ALL]),
+        reads_first=chance.random() < 0.3,
+        in_flight=chance.choice([None, None, 1, 2]),
+        cancel=cancel,
+        cut_off=chance.random() < 0.1,
+    )
+    return calls, graph
+
+
+async def run_graph(session: AsyncSession, run: GraphRun) -> None:
+    """Runs a plan to its end, and notes what comes of it, also where it ends by an error.
+
+    Raises:
+        ForerunClientError: the platform says that it cannot be run.
+    """
+    graph, told = run.graph, [call.copy() for call in run.calls]
+    plan = session.plan(on_failure=graph.on_failure, reads_first=graph.reads_first, in_flight=graph.in_flight)
+    listening = None
+    try:
+        async with plan:
+            listening = asyncio.ensure_future(_listen(plan, run))
+            withdrawing = asyncio.ensure_future(_withdraw(plan, graph))
+            try:
+                await _tell(plan, told, graph)
+                result = await plan.finish()
+            finally:
+                withdrawing.cancel()
+            run.status = result.status.value
+            run.over_at = asyncio.get_running_loop().time()
+    finally:
+        if listening is not None:
+            await asyncio.wait([listening])  # it ends with the plan
+
+
+async def _tell(plan: RunningPlan, calls: Sequence[Planned], graph: Graph) -> None:
+    for place, call in enumerate(calls):
+        await asyncio.sleep(graph.pauses[place])
+        after = [f"t{graph.after[place]}"] if place in graph.after else []
+        task = PlanTask(f"t{place}", call.tool, dict(call.arguments), after=after)
+        await plan.add(task)
+    if graph.cut_off:
+        await plan.refuse("the model's message broke off")
+
+
+async def _withdraw(plan: RunningPlan, graph: Graph) -> None:
+    if graph.cancel is None:
+        return
+    task, seconds = graph.cancel
+    await asyncio.sleep(seconds)
+    with suppress(ForerunClientError):
+        await plan.cancel("" if task is None else f"t{task}")
+
+
+async def _listen(plan: RunningPlan, run: GraphRun) -> None:
+    async for result in plan.results():
+        run.results[result.index] = result
+        for place, source in run.graph.refers.items():
+            if source == result.index and result.status.value == "ok":
+                with suppress(ValueError, KeyError):  # nonsense: then no task can refer to it
+                    run.calls[place].arguments = {"id": next_of(result.content)}
+
+
+def next_of(content: bytes) -> int:
+    """The document that an answer of `get` names as the next one.
+
+    Raises:
+        KeyError, ValueError: it is no answer of `get`.
+    """
+    answer: Any = json.loads(content)
+    return int(answer["next"])
