@@ -58,6 +58,10 @@ class Options:
         except (ValueError, TypeError) as error:
             raise Refused(f"the options are not understood: {error}") from error
 
+    def for_models(self) -> str:
+        """What of them target and draft have to know, as JSON."""
+        return json.dumps({"temperature": self.temperature, "logprobs": self.logprobs})
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -5,14 +5,14 @@ Pure but for its ports, so that tests run the very loop that is served beside a 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from forerun.serving.backend.deciding import Options
 from forerun.serving.backend.stopping import Stopping
 
-_ROWS: Final = 8
+ROWS: Final = 8
 """Of a verifying pass."""
 
 
@@ -97,12 +97,14 @@ class Counts:
     """What a text has cost.
 
     Attributes:
+        tokens: Of the answer.
         passes: Of the target after the prompt.
         proposed: Drafted tokens that were verified.
         accepted: Of them.
         seconds: Of all passes and drafts.
     """
 
+    tokens: int = 0
     passes: int = 0
     proposed: int = 0
     accepted: int = 0
@@ -118,12 +120,16 @@ class Step:
         text: New text that is certain: no stop string can still swallow it.
         logprobs: Of each token, where asked for.
         finish: `stop` or `length` in the last step.
+        drafted: Tokens that its pass verified.
+        seconds: Of its pass and its drafts.
     """
 
     tokens: Sequence[int]
     text: str
     logprobs: Sequence[float] | None
     finish: str | None
+    drafted: int
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -149,40 +155,39 @@ class Loop:
     limit: int
     counts: Counts = field(default_factory=Counts)
 
-    async def run(self, prompt: Sequence[int]) -> AsyncIterator[Step]:
+    async def run(self, prompt: Sequence[int]) -> AsyncGenerator[Step, None]:
         """The answer, pass by pass. Close the iterator to stop early; the slot is freed in any case."""
         context = list(prompt)
         try:
-            verdict = await self.target.start(prompt, self.live())
+            verdict, proposal = await self.target.start(prompt, self.live()), Proposal(())
             while True:
-                step, taken = self._taken(verdict, len(context))
+                step, taken = self._taken(verdict, proposal, len(context))
                 context += taken
+                self.counts.tokens += len(taken)
                 yield step
                 if step.finish is not None:
                     return
-                verdict = await self._pass(context)
+                verdict, proposal = await self._pass(context)
         finally:
             await self.draft.close()
             await self.target.close()
 
-    async def _pass(self, context: Sequence[int]) -> Verdict:
+    async def _pass(self, context: Sequence[int]) -> tuple[Verdict, Proposal]:
         live = self.live()
         # A pass gives one token more than it accepts: what is drafted beyond the end is work for nothing.
-        room = min(self.stopping.left - 1, self.limit - len(context) - 1, _ROWS - 1)
+        room = min(self.stopping.left - 1, self.limit - len(context) - 1, ROWS - 1)
         depth = min(self.depth.depth(live, len(context)), room) if self.options.speculate and room > 0 else 0
         proposal = await self.draft.propose(context, depth, live) if depth > 0 else Proposal(())
         verdict = await self.target.verify(len(context) - 1, context[-1], proposal.tokens, live)
-        seconds = verdict.seconds + proposal.seconds
         self.counts.passes += 1
         self.counts.proposed += len(proposal.tokens)
         self.counts.accepted += verdict.accepted
-        self.counts.seconds += seconds
         if proposal.tokens:
             self.draft.judged(proposal, verdict.accepted)
-        self.depth.passed(live, depth, len(proposal.tokens), verdict.accepted, seconds)
-        return verdict
+        self.depth.passed(live, depth, len(proposal.tokens), verdict.accepted, verdict.seconds + proposal.seconds)
+        return verdict, proposal
 
-    def _taken(self, verdict: Verdict, length: int) -> tuple[Step, list[int]]:
+    def _taken(self, verdict: Verdict, proposal: Proposal, length: int) -> tuple[Step, list[int]]:
         taken: list[int] = []
         text, finish = [], None
         for token in verdict.tokens:
@@ -195,4 +200,6 @@ class Loop:
                 text.append(self.stopping.rest(finish))
                 break
         logprobs = None if verdict.logprobs is None else list(verdict.logprobs[: len(taken)])
-        return Step(taken, "".join(text), logprobs, finish), taken
+        seconds = verdict.seconds + proposal.seconds
+        self.counts.seconds += seconds
+        return Step(taken, "".join(text), logprobs, finish, len(proposal.tokens), seconds), taken

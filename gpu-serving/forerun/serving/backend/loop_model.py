@@ -1,7 +1,6 @@
 """The Triton model that clients ask: it couples target and draft through the server, and streams what they give.
 
-One event loop in one process serves all texts. So counters have one writer, which matters: increments of this server's
-metrics from two threads at once abort the whole server.
+One event loop in one process serves all texts; a request's options and events are JSON, its prompt token ids.
 """
 
 from __future__ import annotations
@@ -9,29 +8,54 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from forerun.serving.backend import metering
+from forerun.serving.backend.admission import Admission, Left
+from forerun.serving.backend.coupling import PassFailed, ServedDraft, ServedTarget, text_of
 from forerun.serving.backend.deciding import Options
-from forerun.serving.backend.loop import Loop, Proposal, Step, Verdict
+from forerun.serving.backend.drafts import EXPECTED, MODEL, Drafts, ExpectedDrafter, ModelDrafter
+from forerun.serving.backend.loop import ROWS, Loop, Step
+from forerun.serving.backend.metering import Family, Meter, Sample
 from forerun.serving.backend.sequences import Refused
 from forerun.serving.backend.stopping import Stopping
-
-_NOTHING = np.array([[-1]], np.int32)
-_CANCELLED = "cancelled"
+from forerun.serving.backend.vocabulary import Vocabulary, compare, from_tokenizer, of_toy, token_bytes, toy_bytes
 
 
 class TritonPythonModel:
     """What the Python backend starts."""
 
     def initialize(self, args: dict[str, Any]) -> None:
-        """Reads the settings."""
+        """Reads the settings and compares the vocabularies of target and draft.
+
+        Raises:
+            ValueError: They cannot be coupled; the message names the first differences.
+        """
         self._settings = json.loads(json.loads(args["model_config"])["parameters"]["settings"]["string_value"])
+        vocabulary = _vocabulary("target", self._settings["target"])
+        if self._settings["draft"] is not None:
+            _check_same(vocabulary, _vocabulary("draft", self._settings["draft"]))
+        toy = "toy" in self._settings["target"]
+        self._bytes = toy_bytes(vocabulary.real) if toy else token_bytes(vocabulary)
+        self._real = vocabulary.real
+        self._ends = frozenset(vocabulary.special[one] for one in self._settings["ends"] if one in vocabulary.special)
         self._sequences = itertools.count(1)
-        self._live = 0
+        self._meter = Meter(
+            _sample,
+            {
+                metering.PROPOSED: [*self._settings["drafters"], "other"],
+                metering.ACCEPTED: [*self._settings["drafters"], "other"],
+                metering.PASSES: [str(depth) for depth in range(self._settings["max_depth"] + 1)],
+                metering.REQUESTS: metering.ENDS,
+            },
+        )
+        self._admission = Admission(self._settings["slots"], self._settings["queued"], self._changed)
 
     async def execute(self, requests: Sequence[Any]) -> None:
         """Serves requests; returns when all of them have ended."""
@@ -39,101 +63,94 @@ class TritonPythonModel:
 
     async def _serve(self, request: Any) -> None:
         sender = request.get_response_sender()
-        self._live += 1
+        end = "failed"
         try:
-            prompt = [int(one) for one in pb_utils.get_input_tensor_by_name(request, "PROMPT").as_numpy().reshape(-1)]
-            options = Options.read(_text(pb_utils.get_input_tensor_by_name(request, "OPTIONS")))
-            await self._stream(prompt, options, sender)
+            end = await self._answer(request, sender)
         except Refused as refused:
-            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(f"refused: {refused}")))
+            end = "refused"
+            _fail(sender, f"refused: {refused}")
+        except PassFailed as failed:
+            _fail(sender, str(failed))
+        except Left:
+            end = "cancelled"
         finally:
-            self._live -= 1
+            self._meter.add(metering.REQUESTS, label=end)
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    async def _stream(self, prompt: list[int], options: Options, sender: Any) -> None:
-        loop = Loop(
-            _Target(self._settings["target_model"], next(self._sequences), options),
-            _NoDraft(),
-            _Fixed(options.depth or 0),
-            Stopping(options, frozenset({0}), self._settings["max_output_tokens"]),
+    async def _answer(self, request: Any, sender: Any) -> str:
+        prompt = [int(one) for one in pb_utils.get_input_tensor_by_name(request, "PROMPT").as_numpy().reshape(-1)]
+        options = Options.read(text_of(pb_utils.get_input_tensor_by_name(request, "OPTIONS")))
+        self._check(prompt)
+        await self._admission.enter(sender.is_cancelled)
+        try:
+            loop = self._loop(prompt, options)
+            async with aclosing(loop.run(prompt)) as steps:
+                async for step in steps:
+                    if sender.is_cancelled():
+                        return "cancelled"
+                    sender.send(self._event(step, loop, len(prompt)))
+                    if step.finish is not None:
+                        return step.finish
+        finally:
+            self._admission.leave()
+        return "failed"
+
+    def _check(self, prompt: list[int]) -> None:
+        if not prompt:
+            raise Refused("the prompt is empty")
+        if len(prompt) >= self._settings["context_tokens"] - ROWS:
+            raise Refused(f"a prompt of {len(prompt)} tokens leaves no room in {self._settings['context_tokens']}")
+        strange = next((one for one in prompt if not 0 <= one < self._real), None)
+        if strange is not None:
+            raise Refused(f"the model has no token {strange}; it has {self._real}")
+
+    def _loop(self, prompt: list[int], options: Options) -> Loop:
+        settings, sequence, passed_on = self._settings, next(self._sequences), options.for_models()
+        wanted = set(settings["drafters"] if options.drafters is None else options.drafters)
+        model = (
+            ModelDrafter(ServedDraft(settings["draft_model"], sequence, passed_on))
+            if MODEL in wanted and settings["draft"] is not None
+            else None
+        )
+        expected = ExpectedDrafter(options.expected, len(prompt)) if options.expected and EXPECTED in wanted else None
+        return Loop(
+            ServedTarget(settings["target_model"], sequence, passed_on),
+            Drafts(expected, model, self._judged),
+            _Fixed(min(options.depth or 0, settings["max_depth"])),
+            Stopping(options, self._ends, settings["max_output_tokens"]),
             options,
-            lambda: self._live,
-            self._settings["context_tokens"],
+            lambda: self._admission.live,
+            settings["context_tokens"] - ROWS,
         )
-        async for step in loop.run(prompt):
-            if sender.is_cancelled():
-                return
-            sender.send(_event(step, len(prompt), loop))
 
+    def _judged(self, drafter: str, proposed: int, accepted: int) -> None:
+        self._meter.add(metering.PROPOSED, proposed, drafter)
+        self._meter.add(metering.ACCEPTED, accepted, drafter)
 
-def _event(step: Step, prompt: int, loop: Loop) -> Any:
-    event: dict[str, Any] = {"tokens": list(step.tokens), "text": step.text}
-    if step.logprobs is not None:
-        event["logprobs"] = list(step.logprobs)
-    if step.finish is not None:
-        counts = loop.counts
-        event["finish"] = step.finish
-        event["usage"] = {"prompt": prompt, "passes": counts.passes, "proposed": counts.proposed,
-                          "accepted": counts.accepted, "seconds": counts.seconds}  # fmt: skip
-    text = np.array([json.dumps(event)], dtype=np.object_)
-    return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("EVENT", text)])
+    def _event(self, step: Step, loop: Loop, prompt: int) -> Any:
+        event: dict[str, Any] = {"tokens": list(step.tokens), "text": step.text}
+        if step.logprobs is not None:
+            event["logprobs"] = list(step.logprobs)
+        self._meter.add(metering.TOKENS, len(step.tokens))
+        self._meter.add(metering.PASSES, label=str(step.drafted))
+        self._meter.add(metering.PASS_SECONDS, step.seconds)
+        if step.finish is not None:
+            counts = loop.counts
+            event["finish"] = step.finish
+            event["usage"] = {
+                "prompt": prompt,
+                "generated": counts.tokens,
+                "passes": counts.passes,
+                "proposed": counts.proposed,
+                "accepted": counts.accepted,
+                "seconds": counts.seconds,
+            }
+        text = np.array([json.dumps(event)], dtype=np.object_)
+        return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("EVENT", text)])
 
-
-def _text(tensor: Any) -> str:
-    return str(tensor.as_numpy().reshape(-1)[0].decode())
-
-
-class _Target:
-    def __init__(self, model: str, sequence: int, options: Options) -> None:
-        self._model = model
-        self._sequence = sequence
-        self._options = np.array([[json.dumps({"temperature": options.temperature})]], dtype=np.object_)
-        self._open = False
-
-    async def start(self, prompt: Sequence[int], live: int) -> Verdict:
-        self._open = True
-        return await self._ask(prompt, [0, 0, live], pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
-
-    async def verify(self, keep: int, last: int, drafted: Sequence[int], live: int) -> Verdict:
-        return await self._ask([last, *drafted], [keep, len(drafted), live], 0)
-
-    async def close(self) -> None:
-        if self._open:
-            self._open = False
-            await self._send([-1], [0, 0, 0], pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
-
-    async def _ask(self, tokens: Sequence[int], control: Sequence[int], flags: int) -> Verdict:
-        response = await self._send(tokens, control, flags)
-        if response.has_error():
-            raise Refused(response.error().message())
-        found = pb_utils.get_output_tensor_by_name(response, "TOKENS").as_numpy().reshape(-1)
-        report = json.loads(_text(pb_utils.get_output_tensor_by_name(response, "REPORT")))
-        return Verdict([int(one) for one in found], report["accepted"], report["seconds"], report.get("logprobs"))
-
-    async def _send(self, tokens: Sequence[int], control: Sequence[int], flags: int) -> Any:
-        request = pb_utils.InferenceRequest(
-            model_name=self._model,
-            requested_output_names=["TOKENS", "REPORT"],
-            inputs=[
-                pb_utils.Tensor("TOKENS", np.array([tokens], np.int32)),
-                pb_utils.Tensor("CONTROL", np.array([control], np.int32)),
-                pb_utils.Tensor("OPTIONS", self._options),
-            ],
-            correlation_id=self._sequence,
-            flags=flags,
-        )
-        return await request.async_exec()
-
-
-class _NoDraft:
-    async def propose(self, context: Sequence[int], depth: int, live: int) -> Proposal:
-        return Proposal(())
-
-    def judged(self, proposal: Proposal, accepted: int) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
+    def _changed(self, live: int, waiting: int) -> None:
+        self._meter.set(metering.SLOTS, live)
+        self._meter.set(metering.QUEUE, waiting)
 
 
 class _Fixed:
@@ -145,3 +162,33 @@ class _Fixed:
 
     def passed(self, live: int, depth: int, drafted: int, accepted: int, seconds: float) -> None:
         return None
+
+
+def _fail(sender: Any, message: str) -> None:
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message)))
+
+
+def _vocabulary(name: str, settings: Mapping[str, Any]) -> Vocabulary:
+    if "toy" in settings:
+        return of_toy(name, settings["toy"])
+    return from_tokenizer(name, Path(settings["tokenizer"]))
+
+
+def _check_same(target: Vocabulary, draft: Vocabulary) -> None:
+    found = compare(target, draft)
+    if not found.same:
+        shown = "; ".join(found.differences)
+        raise ValueError(f"target and draft differ in {found.count} tokens: {shown}")
+
+
+def _sample(family: Family, labels: Mapping[str, str]) -> Sample:
+    kind = pb_utils.MetricFamily.GAUGE if family.gauge else pb_utils.MetricFamily.COUNTER
+    made = _FAMILIES.get(family)
+    if made is None:
+        made = _FAMILIES[family] = pb_utils.MetricFamily(name=family.name, description=family.help, kind=kind)
+    sample: Sample = made.Metric(labels=dict(labels))
+    return sample
+
+
+_FAMILIES: dict[Family, Any] = {}
+"""The server keeps a family as long as this process refers to it."""

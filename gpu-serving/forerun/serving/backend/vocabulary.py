@@ -108,6 +108,35 @@ def from_tokenizer(name: str, path: Path, rows: int | None = None) -> Vocabulary
     return Vocabulary(name, tokens, len(tokens) if rows is None else rows, special)
 
 
+def token_bytes(vocabulary: Vocabulary) -> list[bytes]:
+    """The bytes that each token of a byte-level tokenizer adds to a text; special tokens add none."""
+    special = set(vocabulary.special.values())
+    found = []
+    for number, text in enumerate(vocabulary.tokens):
+        if text is None or number in special:
+            found.append(b"")
+        else:
+            # A character that stands for no byte is an added token: it is written as it is.
+            parts = (bytes([_BYTE_OF[one]]) if one in _BYTE_OF else one.encode() for one in text)
+            found.append(b"".join(parts))
+    return found
+
+
+def _byte_characters() -> dict[str, int]:
+    """How byte-level tokenizers write bytes: printable ones as themselves, the others from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+_BYTE_OF: Final = _byte_characters()
+
+
+def toy_bytes(size: int) -> list[bytes]:
+    """The same of a toy."""
+    return [toy_text(token).encode() if token else b"" for token in range(size)]
+
+
 def of_toy(name: str, size: int) -> Vocabulary:
     """The vocabulary of a toy: token 0 ends a text, each other one is written as a word."""
     return Vocabulary(name, [toy_text(number) for number in range(size)], size, {toy_text(0): 0})

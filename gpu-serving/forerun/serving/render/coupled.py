@@ -15,6 +15,9 @@ DRAFT: Final = "draft"
 SERVED: Final = "speculative"
 """The model that clients ask."""
 
+_ENDS: Final = ("<end>", "<|endoftext|>", "<|im_end|>", "</s>", "<|eot_id|>")
+"""Special tokens that end an answer, in the models that this backend runs. Those that a vocabulary lacks do nothing."""
+
 _IDLE_SECONDS: Final = 120
 """A sequence that was not heard of for so long has lost its loop: the server and the models drop it."""
 
@@ -41,6 +44,7 @@ def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict
         "draft": None
         if draft is None or not isinstance(draft, ToyEngine | OpenVinoEngine)
         else _vocabulary(draft, base),
+        "ends": list(_ENDS),
         "drafters": list(speculation.drafters),
         "max_depth": speculation.max_depth,
         "table": None if speculation.table is None else (base / speculation.table).read_text(),
