@@ -50,19 +50,33 @@ spec:
       resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}
       volumeMounts:
         - {name: passwords, mountPath: /secrets/nats, readOnly: true}
-  containers:
-    - name: policy
+    {{- if .Values.demo.enabled }}
+    - name: demo-policy
       image: {{ include "forerun.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args: [policy, publish, /policy/policy.yaml, --name, values, --server, {{ include "forerun.natsUrl" . }}, --password-file, /secrets/nats/operator]
+      command: [python, -m, forerun.cli.demo.tools.deployed, policy, --desk-url, "http://{{ $name }}-demo:8080", --project, {{ include "forerun.demoProject" . }}, --seed, {{ .Values.demo.seed | quote }}, --scale, {{ .Values.demo.scale | quote }}, --output, /made/policy.yaml]
       securityContext: {{ include "forerun.containerSecurity" . | nindent 8 }}
+      resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}
+      volumeMounts:
+        - {name: made, mountPath: /made}
+    {{- end }}
+  containers:
+    {{- range $policy, $file := dict "values" "/policy/policy.yaml" "demo" (.Values.demo.enabled | ternary "/made/policy.yaml" "/policy/none.yaml") }}
+    - name: publish-{{ $policy }}
+      image: {{ include "forerun.image" $ }}
+      imagePullPolicy: {{ $.Values.image.pullPolicy }}
+      args: [policy, publish, {{ $file }}, --name, {{ $policy }}, --server, {{ include "forerun.natsUrl" $ }}, --password-file, /secrets/nats/operator]
+      securityContext: {{ include "forerun.containerSecurity" $ | nindent 8 }}
       resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}
       volumeMounts:
         - {name: passwords, mountPath: /secrets/nats, readOnly: true}
         - {name: policy, mountPath: /policy, readOnly: true}
+        - {name: made, mountPath: /made, readOnly: true}
+    {{- end }}
   volumes:
     - name: passwords
       secret: {secretName: {{ $name }}-nats, defaultMode: 0440, items: [{key: admin, path: admin}, {key: operator, path: operator}]}
+    - {name: made, emptyDir: {sizeLimit: 1Mi}}
     - name: policy
       configMap: {name: {{ $name }}-policy-{{ include "forerun.policy" . | sha256sum | trunc 8 }}}
 {{- end }}
@@ -70,4 +84,9 @@ spec:
 {{/* Policies and tool servers of the values. JSON is YAML. */}}
 {{- define "forerun.policy" -}}
 {{ toJson .Values.policy }}
+{{- end }}
+
+{{/* Where the demo's project lies on a worker. */}}
+{{- define "forerun.demoProject" -}}
+/var/lib/forerun-demo/project
 {{- end }}

@@ -1,6 +1,6 @@
 {{/*
 The pod template of one service. Takes a dict: root, name (of the service), values (its part of the values), port,
-image, environment (further settings), volumes, mounts, claims (names of volumes that a StatefulSet brings).
+image, environment (further settings), volumes, mounts, inits (containers that run before).
 */}}
 {{- define "forerun.servicePod" -}}
 {{- $root := .root -}}
@@ -22,6 +22,15 @@ spec:
   shareProcessNamespace: true
   {{- end }}
   initContainers: {{ include "forerun.waitForBroker" (list $root .name) | nindent 4 }}
+    {{- range .inits }}
+    - name: {{ .name }}
+      image: {{ $.image }}
+      imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+      command: {{ toJson .command }}
+      securityContext: {{ include "forerun.containerSecurity" $root | nindent 8 }}
+      resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {memory: 256Mi}}
+      volumeMounts: {{ toJson .volumeMounts }}
+    {{- end }}
   containers:
     - name: {{ .name }}
       image: {{ .image }}

@@ -19,11 +19,11 @@ from rich.console import Console
 from forerun.cli.demo.connection import ClientPlatform
 from forerun.cli.demo.draws import FAST_SCALE, Draws
 from forerun.cli.demo.figures import Figures, figures
-from forerun.cli.demo.host import check_running, own_platform, running_platform
+from forerun.cli.demo.host import check_running, has_tools, own_platform, running_platform
 from forerun.cli.demo.report import Progress, most_telling, print_table, print_timeline, print_times
 from forerun.cli.demo.runs import Run
 from forerun.cli.demo.show import FAST, PLAIN, Show, Shown
-from forerun.cli.demo.toolbench import toolbench
+from forerun.cli.demo.toolbench import Toolbench, toolbench
 from forerun.client import ForerunClientError, NotConfigured, PlatformUnavailable, local_data_dir
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.settings import EXIT_FAILED, EXIT_MISSING, exit_code
@@ -49,7 +49,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--target",
         metavar="ADDRESS",
-        help="a platform that runs already on this machine, started with the demo's policy file",
+        help="a platform that runs already: on Kubernetes with `demo.enabled`, or on this machine with the demo's "
+        "policy file",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, everything else on stderr")
     return parser
@@ -78,20 +79,28 @@ async def _demo(args: argparse.Namespace, data: Path, people: Console, errors: C
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     print_times(people, draws.scale)
-    if args.target:
-        await check_running(args.target)
-    errors.print("starting tools and platform")
-    async with toolbench(data / "tools", draws) as tools:
-        host = (
-            running_platform(args.target, tools)
-            if args.target
-            else own_platform(data / "platform", tools, concurrency=size.concurrency)
-        )
-        async with host as platform:
-            shown = await Show(draws=draws, size=size).run(
-                ClientPlatform(platform.client), log_file=tools.log_file, progress=partial(Progress, errors)
+    async with contextlib.AsyncExitStack() as stack:
+        tools: Toolbench | None = None
+        if args.target:
+            await check_running(args.target)
+        if args.target and await has_tools(args.target):
+            errors.print(f"the tools are those of the platform at {args.target}", markup=False)
+            host = running_platform(args.target, None)
+        else:
+            errors.print("starting tools and platform")
+            tools = await stack.enter_async_context(toolbench(data / "tools", draws))
+            host = (
+                running_platform(args.target, tools)
+                if args.target
+                else own_platform(data / "platform", tools, concurrency=size.concurrency)
             )
-            made = figures(shown.records, shown.logged, await platform.surroundings())
+        platform = await stack.enter_async_context(host)
+        shown = await Show(draws=draws, size=size).run(
+            ClientPlatform(platform.client),
+            log_file=None if tools is None else tools.log_file,
+            progress=partial(Progress, errors),
+        )
+        made = figures(shown.records, shown.logged, await platform.surroundings())
     print_table(people, made)
     _print_one_session(people, shown)
     return made

@@ -124,13 +124,14 @@ def _rounded(value: float | None) -> float | None:
 
 
 def figures(
-    records: Mapping[Run, Sequence[SessionRecord]], logged: Sequence[Execution], surroundings: Surroundings
+    records: Mapping[Run, Sequence[SessionRecord]], logged: Sequence[Execution] | None, surroundings: Surroundings
 ) -> Figures:
     """The figures of a demo.
 
     Args:
         records: The sessions of the sequential, the parallel and the Forerun run.
-        logged: What the tools themselves recorded while the scored runs were on.
+        logged: What the tools themselves recorded while the scored runs were on; None where that is out of reach, and
+            the platform's own count is taken for all of them.
         surroundings: What it ran on.
     """
     forerun = records[Run.FORERUN]
@@ -152,14 +153,18 @@ def figures(
     )
 
 
-def executions(records: Mapping[Run, Sequence[SessionRecord]], logged: Iterable[Execution]) -> int:
+def executions(records: Mapping[Run, Sequence[SessionRecord]], logged: Iterable[Execution] | None) -> int:
     """Tool executions of the Forerun run: of servers by their own log, of commands by the platform's count.
+
+    Where the servers' log is out of reach everything is by the platform's count.
 
     A command runs where it can write nothing but its workspace, and a discarded one takes that with it; so it cannot
     keep a log, and the worker's count is taken. The graph server is told a ticket, which all runs share; nothing runs
     ahead in the baselines, so what they asked of it they executed, and the rest of its log is Forerun's.
     """
     forerun = records[Run.FORERUN]
+    if logged is None:
+        return sum(record.counts.executions for record in forerun)
     commands = sum(record.counts.executions for record in forerun if record.task.agent != research.AGENT)
     logged = list(logged)
     by_label = sum(one.session.startswith(f"{Run.FORERUN.value}.") for one in logged)

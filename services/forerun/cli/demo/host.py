@@ -67,9 +67,24 @@ async def check_running(address: str) -> None:
         pass
 
 
+async def has_tools(address: str) -> bool:
+    """Whether a running platform reaches tools of the demo already, as one on Kubernetes does by `demo.enabled`.
+
+    Raises:
+        ForerunClientError: It cannot be reached, no token is known, or it refuses the token.
+    """
+    async with AsyncClient(address) as client:
+        return await _answers(client)
+
+
 @contextlib.asynccontextmanager
-async def running_platform(address: str, tools: Toolbench) -> AsyncIterator[Host]:
-    """Uses a platform that was started with the demo's policy file.
+async def running_platform(address: str, tools: Toolbench | None) -> AsyncIterator[Host]:
+    """Uses a platform that runs already.
+
+    Args:
+        address: Where it is.
+        tools: Those that run for this demo, in the policy file that the platform was started with; None where the
+            platform has tools of its own.
 
     Raises:
         FailedPrecondition: It does not know the demo's tools.
@@ -80,7 +95,8 @@ async def running_platform(address: str, tools: Toolbench) -> AsyncIterator[Host
         return Surroundings(isolation=None, restarts=None)
 
     async with AsyncClient(address) as client:
-        await _until_known(client, tools)
+        if tools is not None:
+            await _until_known(client, tools)
         yield Host(client, surroundings)
 
 

@@ -44,11 +44,11 @@ class Shown:
 
     Attributes:
         records: The sessions of each scored run.
-        logged: What the tools recorded during the scored runs.
+        logged: What the tools recorded during the scored runs; None where their record is out of reach.
     """
 
     records: Mapping[Run, Sequence[SessionRecord]]
-    logged: Sequence[Execution]
+    logged: Sequence[Execution] | None
 
 
 class Show:
@@ -64,12 +64,12 @@ class Show:
         self.warm_up = _mixed(research_tasks[: size.research_warm_up], coding_tasks[: size.coding_warm_up])
         self.scored = _mixed(research_tasks[size.research_warm_up :], coding_tasks[size.coding_warm_up :])
 
-    async def run(self, platform: Platform, *, log_file: Path, progress: Callable[[str], Progress]) -> Shown:
+    async def run(self, platform: Platform, *, log_file: Path | None, progress: Callable[[str], Progress]) -> Shown:
         """Warms up and makes the three runs.
 
         Args:
             platform: Where tools are called.
-            log_file: Where the tools record their executions.
+            log_file: Where the tools record their executions; None where that is out of reach.
             progress: Gives, for the name of a phase, what is told of its progress.
 
         Raises:
@@ -77,10 +77,10 @@ class Show:
         """
         warming = self._runner(platform, progress("warm-up on other tasks"))
         await warming.run([(Run.WARM_UP, task) for task in self.warm_up])
-        _, before = executions(log_file, after_bytes=0)
+        before = 0 if log_file is None else executions(log_file, after_bytes=0)[1]
         scoring = self._runner(platform, progress("Forerun and the two baselines"))
         records = await scoring.run(interleaved(self.scored))
-        logged, _ = executions(log_file, after_bytes=before)
+        logged = None if log_file is None else executions(log_file, after_bytes=before)[0]
         return Shown({run: [one for one in records if one.run is run] for run in _SCORED}, logged)
 
     def _runner(self, platform: Platform, progress: Progress) -> Runner:

@@ -1,7 +1,8 @@
-"""The research desk: search, fetch, SQL and notes over HTTP on loopback, as a process of its own.
+"""The research desk: search, fetch, SQL and notes over HTTP, as a process of its own.
 
 `python -m forerun.cli.demo.tools.desk --data DIR --seed N --scale X` prints the port it listens on, as one JSON line,
-and serves until it is told to end. The session's label is the first part of every path.
+and serves until it is told to end. In a pod it is told host and port, and serves other pods. The session's label is the
+first part of every path.
 """
 
 import argparse
@@ -112,9 +113,14 @@ class Desk:
         self._log.started(label, tool, arguments)
         return label
 
+    async def healthy(self, _request: Request) -> Response:
+        """It serves."""
+        return _json({"status": "ok"})
+
     def routes(self) -> list[Route]:
         """The routes of the service."""
         return [
+            Route("/healthz", self.healthy, methods=["GET"]),
             Route("/{label}/search", self.search, methods=["GET"]),
             Route("/{label}/documents/{id}", self.fetch, methods=["GET"]),
             Route("/{label}/warehouse", self.warehouse, methods=["POST"]),
@@ -133,6 +139,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--scale", type=float, required=True)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default loopback)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (default a free one)")
     options = parser.parse_args()
     build_databases(options.data)
     desk = Desk(
@@ -141,7 +149,7 @@ def main() -> None:
         draws=Draws(options.seed, options.scale),
         log=ExecutionLog(options.data / LOG_FILE),
     )
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    listener = socket.create_server((options.host, options.port), backlog=512)
     config = uvicorn.Config(
         Starlette(routes=desk.routes()),
         log_level="warning",
