@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forerun.runtime.errors import ErrorReason, InvalidArgument
+from forerun.runtime.tool_servers import check_server
 from forerun.sandbox.isolation.levels import LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
 from forerun.sandbox.tools import (
@@ -66,8 +67,7 @@ def definitions_of(messages: Iterable[policy_pb2.ToolServer]) -> tuple[Definitio
 
 
 def _definition(message: policy_pb2.ToolServer) -> Definition:
-    if not message.name:
-        raise _wrong("a tool server has no name")
+    check_server(message)
     try:
         level = LevelName(message.min_isolation or LevelName.PROCESS.value)
     except ValueError:
@@ -83,14 +83,10 @@ def _definition(message: policy_pb2.ToolServer) -> Definition:
 
 def _mcp(message: policy_pb2.ToolServer) -> McpServer:
     mcp = message.mcp
-    if bool(mcp.command) == bool(mcp.url):
-        raise _wrong(f"the MCP server {message.name} needs either a command or a url")
     return McpServer(tuple(mcp.command), mcp.url, dict(mcp.environment), dict(mcp.headers), mcp.stateless)
 
 
 def _listed(spec: policy_pb2.ToolSpec) -> McpTool:
-    if spec.WhichOneof("endpoint") is not None:
-        raise _wrong(f"{spec.name} belongs to an MCP server and has an endpoint of its own")
     return McpTool(spec.name, spec.remote_name or spec.name, spec.description, spec.input_schema, spec.endpoint_version)
 
 
@@ -105,12 +101,8 @@ def _tool(server: Server, spec: policy_pb2.ToolSpec) -> Tool:
             )  # fmt: skip
         case "python":
             endpoint = PythonEndpoint(spec.python.entry_point)
-        case "command":
-            if not spec.command.argv:
-                raise _wrong(f"the command of {spec.name} is empty")
+        case _:  # check_server has seen that it is there
             endpoint = _command(spec.command)
-        case _:
-            raise _wrong(f"{spec.name} of {server.name} has no endpoint")
     return tool(
         spec.name, server, endpoint, description=spec.description, input_schema=spec.input_schema or ANY_OBJECT,
         endpoint_version=spec.endpoint_version,

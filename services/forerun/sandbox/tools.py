@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError as InvalidSchema
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
@@ -17,6 +15,7 @@ from forerun.core import limits
 from forerun.core.canonical import CanonicalError, JsonValue, parse_strict
 from forerun.core.schema import digest_of
 from forerun.runtime.errors import ErrorReason, InvalidArgument
+from forerun.runtime.tool_servers import checked_schema
 from forerun.sandbox.isolation.levels import LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
 
@@ -183,17 +182,9 @@ def tool(
     Raises:
         InvalidArgument: The schema is no JSON Schema.
     """
-    try:
-        version = digest_of(input_schema.encode(), endpoint_version)
-        schema: Any = json.loads(input_schema)
-        kind = validator_for(schema, default=Draft202012Validator)
-        kind.check_schema(schema)
-    except (CanonicalError, InvalidSchema) as error:
-        raise InvalidArgument(
-            ErrorReason.POLICY_INVALID,
-            f"the input schema of {name} is no JSON Schema of at most {limits.SCHEMA_BYTES} bytes (SCHEMA_BYTES)",
-            metadata={"tool": name},
-        ) from error
+    schema = checked_schema(name, input_schema)
+    version = digest_of(input_schema.encode(), endpoint_version)
+    kind = validator_for(schema, default=Draft202012Validator)
     return Tool(name, server, endpoint, description, input_schema, version, hints, kind(schema))
 
 
