@@ -59,8 +59,8 @@ def write_stubs(root: Path) -> None:
         package = out / source
         version = ".".join(source.parts)
         origin = PROTOS if (PROTOS / source).is_dir() else THIRD_PARTY
-        path = (origin / source).relative_to(REPOSITORY)
-        (package / "__init__.py").write_text(f'"""Generated from {path}: import {version}.<file>_pb2."""\n')
+        place = (origin / source).relative_to(REPOSITORY)
+        (package / "__init__.py").write_text(f'"""Generated from {place}: import {version}.<file>_pb2."""\n')
         (package / "py.typed").write_text("")
         # protoc writes gRPC modules for files without a service, too: nothing would ever import them.
         for module in package.glob("*_pb2_grpc.py"):
@@ -93,9 +93,19 @@ def write_crds(root: Path) -> None:
     subprocess.run([sys.executable, REPOSITORY / "scripts" / "crds.py", str(root)], check=True)
 
 
+def write_chart_readme(root: Path) -> None:
+    """The table of the chart's values."""
+    import chart
+
+    target = root / chart.CHART / "README.md"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(chart.readme((REPOSITORY / chart.CHART / "values.yaml").read_text()))
+
+
 GENERATORS = (
     Generator("protos", ("protos/gen/forerun", "protos/gen/kserve_v2"), write_stubs),
     Generator("references", tuple(f"docs/reference/{page}.md" for page in REFERENCES), write_references),
+    Generator("chart", ("helm/forerun/README.md",), write_chart_readme),
     Generator("crds", ("helm/forerun/files/crds",), write_crds),
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-COPIED = ("protos", "scripts", "docs", "CHANGELOG.md", "pyproject.toml", "requirements.lock")
+COPIED = ("protos", "scripts", "docs", "helm", "CHANGELOG.md", "pyproject.toml", "requirements.lock")
 SESSION = "protos/forerun/v1/session.proto"
 # What scripts/setup calls before it has found an interpreter.
 SETUP_TOOLS = ("bash", "cat", "cut", "dirname", "env", "flock", "rm", "sed", "sha256sum")
