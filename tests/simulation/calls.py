@@ -24,15 +24,17 @@ class Taste:
         writes: Tools that write.
         docs: Documents in use.
         stocks: Stocks in use.
+        staged: They mostly work in their workspaces.
     """
 
     reads: tuple[str, ...] = READS
     writes: tuple[str, ...] = WRITES
     docs: int = DOCS
     stocks: int = STOCKS
+    staged: bool = False
 
 
-_FILES = Taste(reads=("show", "show", "get"), writes=("add", "add", "set"), docs=1)
+_FILES = Taste(reads=("show", "show", "get"), writes=("add", "add", "set"), docs=1, staged=True)
 
 
 def draw_taste(chance: random.Random, kinds: frozenset[str]) -> Taste:

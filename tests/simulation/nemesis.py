@@ -28,7 +28,6 @@ from forerun.runtime.tracing import Tracing
 from forerun.v1 import session_pb2, session_pb2_grpc
 from tests.kills import kill
 from tests.simulation.clocks import ShiftedClock
-from tests.simulation.faults import CountedFaults
 from tests.simulation.moments import MERGE, Moments
 from tests.simulation.people import OPERATOR, PEOPLE, Person, token_file
 from tests.simulation.policy import Policy, draw_policy
@@ -43,7 +42,7 @@ CALM: Final = ("tools", "messages")
 _HORIZON_SECONDS: Final = 45.0
 _RESTART_TRIES: Final = 60
 _BUSY_SECONDS: Final = 5.0
-_MERGE_SECONDS: Final = 12.0
+_MERGE_SECONDS: Final = 20.0
 _TURNS: Final = 16
 _STOP_SECONDS: Final = 6.0
 REPLICAS: Final = ("orchestrator", "orchestrator-2")
@@ -121,8 +120,8 @@ class Platform(VirtualPlatform):
         VirtualPlatform.__post_init__(self)
         self.wiretap = Wiretap(self.moments)
         (self.directory / "tokens.json").write_text(token_file())
+        inbound = Inbound(authenticator=None, metrics=Metrics(None), tracing=Tracing("client"))
         for person in PEOPLE:
-            inbound = Inbound(authenticator=None, metrics=Metrics(None), tracing=Tracing("client"))
             self._networks[person.token] = MemoryNetwork(
                 self.fabric, inbound, source="client", token=CallToken(person.token)
             )
@@ -178,14 +177,14 @@ class Nemesis:
         killed: When a replica of the orchestrator was killed.
         switched: (off since, on again) of the kill switch; on again is infinite while it is off.
         policies: All policies that were in force.
-        faults: Of the bus.
+        staged: The agents mostly work in their workspaces, so that is where accidents happen.
     """
 
     platform: Platform
     chance: random.Random
     kinds: frozenset[str]
     policies: list[Policy]
-    faults: CountedFaults
+    staged: bool
     counts: Counter[str] = field(default_factory=Counter)
     outages: list[Outage] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
@@ -223,7 +222,8 @@ class Nemesis:
         plan = []
         for kind, deed in deeds.items():
             if kind in self.kinds:
-                times = chance.randint(1, 4) if kind == "network" else chance.randint(1, 2)
+                often = kind == "network" or (kind == "crash" and self.staged)
+                times = chance.randint(1, 4) if often else chance.randint(1, 2)
                 plan += [(chance.uniform(1.0, _HORIZON_SECONDS), deed) for _ in range(times)]
         return plan
 
@@ -254,7 +254,7 @@ class Nemesis:
     async def _network(self) -> None:
         kind = self.chance.choice(["drop", "drop", "refuse", "delay"])
         source, target = self.chance.choice(_LINKS)
-        if kind == "drop" and target == "sandbox" and source in REPLICAS and self.chance.random() < 0.5:
+        if kind == "drop" and target == "sandbox" and source in REPLICAS and self.chance.random() < self._amid_merges:
             source = await self._merge_of(source)
         fabric, address = self.platform.fabric, f"{target}:1"
         begin = self._note(f"{kind} {source}-{target}")
@@ -291,16 +291,19 @@ class Nemesis:
 
     async def _amid_work(self, name: str) -> str:
         """Waits for a moment, often one at which a process writes something, at any of its awaits; who is to die."""
-        draw = self.chance.random()
-        if draw < 0.3:
-            return name
-        if draw < 0.6 and name in ("sandbox", *REPLICAS):
+        if name in ("sandbox", *REPLICAS) and self.chance.random() < self._amid_merges:
             return await self._merge_of(name)
+        if self.chance.random() < 0.4:
+            return name
         with suppress(TimeoutError):
             async with asyncio.timeout(_BUSY_SECONDS):
                 await self.platform.moments.next(name)
         await self._some_turns()
         return name
+
+    @property
+    def _amid_merges(self) -> float:
+        return 0.8 if self.staged else 0.2
 
     async def _merge_of(self, name: str) -> str:
         """Waits until a staged call takes effect; the replica whose commit it is, where a replica was meant."""
@@ -308,7 +311,7 @@ class Nemesis:
             async with asyncio.timeout(_MERGE_SECONDS):
                 whose = await self.platform.moments.next(MERGE)
                 name = whose if whose and name in REPLICAS else name
-                self.counts["fault amid a merge"] += 1
+                self.counts["fault amid a commit" if whose else "fault amid a merge"] += 1
         await self._some_turns()
         return name
 

@@ -84,7 +84,8 @@ def _plan(chance: random.Random, taste: Taste) -> Plan:
         person=chance.choice(PEOPLE),
     )
     plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
-    for scene, share in ((_race, 0.3), (_late_effect, 0.3), (_many_reads, 0.12)):
+    staged = 0.7 if taste.staged else 0.1
+    for scene, share in ((_race, 0.3), (_late_effect, 0.3), (_many_reads, 0.12), (_one_by_one, staged)):
         if chance.random() < share:
             at = chance.randrange(len(plan.messages))
             plan.messages[at:at] = scene(chance, taste)
@@ -147,6 +148,11 @@ def _late_effect(chance: random.Random, taste: Taste) -> list[Message]:
     for seconds in (0.1, 2.0, 5.0):
         messages.append(Message(calls=[Planned("get", {"id": doc})], model_seconds=seconds))
     return messages
+
+
+def _one_by_one(chance: random.Random, taste: Taste) -> list[Message]:
+    """Staged calls with time between them, so that what has run ahead of them can be committed."""
+    return [Message(calls=[draw_call(chance, ("add",), taste)], model_seconds=2.0) for _ in range(4)]
 
 
 def _many_reads(chance: random.Random, taste: Taste) -> list[Message]:

@@ -200,7 +200,7 @@ class _Run:
                 "sandbox": {"max_observation_bytes": _OBSERVATION_BYTES},
             },
         )
-        self._nemesis = Nemesis(self._platform, chance("nemesis"), self._kinds, [policy], self._faults)
+        self._nemesis = Nemesis(self._platform, chance("nemesis"), self._kinds, [policy], taste.staged)
         self._plans = draw_plans(chance("plans"), taste)
         self._ids = SeededIds(seed + 2, clock)
         self._agents_chance = chance("agents")
