@@ -57,6 +57,7 @@ class Size:
     Attributes:
         at_once: Sessions at a time.
         sessions: Sessions in virtual time.
+        hurries: In virtual time everything but the costs takes its time divided by each of these.
         windows: Times that each arm runs in real time.
         window_seconds: What of a session is run in real time: its first steps, for about so long.
         costs: How the costs are measured.
@@ -64,12 +65,13 @@ class Size:
 
     at_once: int = 192
     sessions: int = 384
+    hurries: tuple[float, ...] = (1.0, 4.0)
     windows: int = 3
     window_seconds: float = 30.0
     costs: overhead.Plan = _COSTS
 
 
-QUICK: Final = Size(at_once=8, sessions=12, windows=1, window_seconds=4.0, costs=overhead.QUICK)
+QUICK: Final = Size(at_once=8, sessions=12, hurries=(1.0,), windows=1, window_seconds=4.0, costs=overhead.QUICK)
 
 
 # ---------------------------------------------------------------- what things cost
@@ -107,8 +109,14 @@ class Core:
     """One processor core of the running loop's time: first come, first served."""
 
     def __init__(self) -> None:
-        self._free_at = 0.0
+        self._free_at = self._since = asyncio.get_running_loop().time()
         self.busy_seconds = 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """How much of the time from its making to the end of the last work it was in use."""
+        seconds = self._free_at - self._since
+        return self.busy_seconds / seconds if seconds else 0.0
 
     def take(self, seconds: float) -> float:
         """Books work; when it will be done, as seconds from now."""
@@ -131,7 +139,7 @@ class _Tools(ToolServer):
     def __init__(self, workload: Workload, costs: Costs) -> None:
         super().__init__(dict(enumerate(workload.recordings)), workload.durations)
         self.costs = costs
-        self.core = Core()
+        self.core: Core
         self.asked: Counter[str] = Counter()
         self.ahead = 0
 
@@ -227,8 +235,7 @@ def in_virtual_time(workload: Workload, size: Size, costs: Costs, say: Callable[
             runs = replaying.foreseen(name, Foreseen(all_wrong, rehearsed=perfect)).runs
         else:
             runs = replaying.forerun(name, mode=Mode.OFF if name == OFF else None).runs
-        ends = [line.ended_at for lines in tools.log.values() for line in lines if line.ended_at is not None]
-        arms[name] = Arm(runs, tools.ahead, tools.core.busy_seconds / max(ends, default=1.0))
+        arms[name] = Arm(runs, tools.ahead, tools.core.busy_share)
     return arms
 
 
@@ -335,14 +342,16 @@ def measure(data: Path, size: Size, say: Callable[[str], None]) -> list[Row]:
     measured = asyncio.run(_costs(size, say))
     (count,) = size.costs.sessions
     rows: list[Row] = []
-    for where, processes in (("one core for the orchestrator", ("orchestrator",)), ("one core for all", PROCESSES)):
-        costs = Costs.of(measured, count, processes)
-        arms = in_virtual_time(workload, size, costs, say)
-        for name in (EXACT, WRONG):
-            more = {"ahead": arms[name].ahead, "busy": arms[name].busy, "busy_off": arms[OFF].busy}
-            row = compared(f"virtual, {where}, {name}", arms[OFF].runs, arms[name].runs, more)
-            assert row.value is not None
-            rows.append(replace(row, more={**row.more, "holds": row.value <= LIMIT_PCT}))
+    for hurry in size.hurries:
+        hurried = load(replace(chosen, scale=1.0 / hurry, tool_seconds=_TOOL_SECONDS))
+        for where, processes in (("orchestrator's core", ("orchestrator",)), ("one core for all", PROCESSES)):
+            costs = Costs.of(measured, count, processes)
+            arms = in_virtual_time(hurried, size, costs, say)
+            for name in (EXACT, WRONG):
+                more = {"ahead": arms[name].ahead, "busy": arms[name].busy, "busy_off": arms[OFF].busy}
+                row = compared(f"virtual x {hurry:g}, {where}, {name}", arms[OFF].runs, arms[name].runs, more)
+                assert row.value is not None
+                rows.append(replace(row, more={**row.more, "holds": row.value <= LIMIT_PCT}))
     short = [record(beginning(one.session, size.window_seconds), one.rules) for one in workload.recordings]
     windows = asyncio.run(in_real_time(replace(workload, recordings=tuple(short[: size.at_once])), size, say))
     off, on = ([run for window in windows[name] for run in window] for name in (OFF, EXACT))
