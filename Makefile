@@ -22,6 +22,15 @@ gvisor: setup ## runsc into .tools/bin, for commands with a kernel of their own;
 triton: setup ## a real Triton server on CPU into .tools/triton, for serving tests; half a minute once, instant then
 	@scripts/triton/install
 
+helm: setup ## helm into .tools, for the tests of the chart; minutes once, instant then
+	@$(PYTHON_BIN) -m tests.cluster helm
+
+cluster-up: setup ## a Kubernetes of one node on this machine (root, Debian); builds it the first time
+	@$(PYTHON_BIN) -m tests.cluster up
+
+cluster-down: setup ## ends it and leaves nothing but what was built
+	@$(PYTHON_BIN) -m tests.cluster down
+
 demo: setup ## the proof in under 5 minutes on a new machine: two agents without and with Forerun
 	@.venv/bin/forerun demo --fast
 

@@ -1,4 +1,7 @@
-"""`python -m tests.cluster up|down`: a Kubernetes of one node on this machine, for people who develop."""
+"""`python -m tests.cluster ACTION`: a Kubernetes of one node on this machine, for people who develop.
+
+`up` and `down` start and end it, `helm` builds helm alone, which the tests of the chart use.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,19 @@ import sys
 from tests.cluster.kubernetes.cluster import Cluster
 from tests.cluster.kubernetes.errors import ClusterError
 from tests.cluster.kubernetes.places import PROGRAMS
+from tests.cluster.kubernetes.programs import HELM
 
 
 def main() -> int:
     """Runs the command line; 3 when something is missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("action", choices=("up", "down", "helm"))
     action = parser.parse_args().action
-    cluster = Cluster(tethered=False)
     try:
+        if action == "helm":
+            HELM.build()
+            return 0
+        cluster = Cluster(tethered=False)
         if action == "down":
             cluster.down()
             return 0

@@ -27,6 +27,7 @@ STATE: Final = TOOLS / "state"
 _DNS: Final = Path(__file__).with_name("dns.yaml")
 _KUBE_IMAGE: Final = "localhost/kube:1"
 _NAME: Final = "forerun"
+_VOLUMES: Final = 6
 _READY_SECONDS: Final = 120.0
 _HELM_SECONDS: Final = 600.0
 
@@ -75,6 +76,7 @@ class Cluster:
                 self.node.load(archive)
             wait_until("node Ready", _READY_SECONDS, self._is_node_ready)
             self.plane.kubectl("apply", "--filename", str(_DNS))
+            self.plane.kubectl("apply", "--filename=-", stdin=json.dumps(volumes(self._directory / "volumes")))
             self.plane.kubectl("--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s")
         except BaseException:
             self.down()
@@ -106,6 +108,39 @@ class Cluster:
         shown = self.plane.kubectl("get", "node", NODE, "--output=json", check=False)
         conditions = json.loads(shown)["status"].get("conditions", []) if shown else []
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def volumes(directory: Path) -> dict[str, object]:
+    """A default storage class with volumes below a directory: there is nothing here that makes them when asked."""
+    items: list[dict[str, object]] = [
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+    ]
+    here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}]}
+    for number in range(_VOLUMES):
+        folder = directory / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        items.append(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": f"local-{number}"},
+                "spec": {
+                    "capacity": {"storage": "50Gi"},
+                    "accessModes": ["ReadWriteOnce"],
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "storageClassName": "local",
+                    "local": {"path": str(folder)},
+                    "nodeAffinity": {"required": {"nodeSelectorTerms": [here]}},
+                },
+            }
+        )
+    return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
 @contextmanager

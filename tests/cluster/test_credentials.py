@@ -1,0 +1,76 @@
+"""The Job that makes an installation's Secrets, against a real API server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from forerun.cli.credentials.command import make
+from forerun.cli.credentials.material import SECRETS, Holder
+from forerun.cli.credentials.secrets import Secrets
+from forerun.runtime.auth import token_digest
+from forerun.runtime.clock import SystemClock
+from forerun.runtime.errors import FailedPrecondition
+from forerun.runtime.ids import SystemIds
+from tests.cluster.kubernetes.control_plane import ControlPlane, control_plane
+
+IDS = SystemIds(SystemClock())
+HOLDER = Holder("default", "agents")
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with control_plane(tmp_path_factory.mktemp("plane")) as running:
+        yield running
+
+
+@pytest.fixture
+def secrets(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Secrets]:
+    """In a namespace of the test's own, as an administrator."""
+    namespace = request.node.name.replace("_", "-")[:60].rstrip("-")
+    plane.kubectl("create", "namespace", namespace)
+    plane.kubectl("--namespace", namespace, "create", "serviceaccount", "owner")
+    pair = plane.authority.issue("user-admin", "admin", group="system:masters")
+    context = ssl.create_default_context(cafile=plane.authority.pair.certificate)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with Secrets(httpx.Client(base_url=plane.url, verify=context, trust_env=False), namespace) as opened:
+        yield opened
+
+
+def test_secrets_are_made_once_and_belong_to_their_owner(plane: ControlPlane, secrets: Secrets) -> None:
+    made = make(secrets, "forerun", "owner", HOLDER, IDS)
+    assert [line.split(":")[0] for line in made] == [f"forerun-{name}" for name in SECRETS]
+    before = {name: secrets.read(f"forerun-{name}") for name in SECRETS}
+    client, tokens = before["client"], before["tokens"]
+    assert client is not None and tokens is not None
+    (entry,) = json.loads(tokens["tokens.json"])["tokens"]
+    assert entry["sha256"] == token_digest(client["token"].decode())
+    assert make(secrets, "forerun", "owner", HOLDER, IDS) == []
+    assert {name: secrets.read(f"forerun-{name}") for name in SECRETS} == before
+    shown = json.loads(plane.kubectl("get", "secrets", "--all-namespaces", "--output=json"))["items"]
+    owners = {one["metadata"]["ownerReferences"][0]["name"] for one in shown}
+    assert owners == {"owner"}
+
+
+def test_what_is_missing_is_added_beside_what_people_put_there(plane: ControlPlane, secrets: Secrets) -> None:
+    namespace = "test-what-is-missing-is-added-beside-what-people-put-there"
+    password = base64.b64encode(b"mine").decode()
+    metadata = {"name": "forerun-nats", "namespace": namespace}
+    theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"orchestrator": password}}
+    plane.kubectl("apply", "--filename=-", stdin=json.dumps(theirs))
+    make(secrets, "forerun", "owner", HOLDER, IDS)
+    found = secrets.read("forerun-nats")
+    assert found is not None
+    assert found["orchestrator"] == b"mine"
+    assert found["predictor"]
+
+
+def test_an_owner_that_does_not_exist_is_named(secrets: Secrets) -> None:
+    with pytest.raises(FailedPrecondition, match=r'404 serviceaccounts "nobody" not found'):
+        make(secrets, "forerun", "nobody", HOLDER, IDS)
+    assert secrets.read("forerun-client") is None

@@ -1,0 +1,135 @@
+"""The whole way on a real cluster: install, an agent outside becomes faster, faults, an upgrade, uninstall.
+
+The tests are one story in the order of this file, on one node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.agents import working
+from tests.cluster.installation import NAMESPACE, RELEASE, Installation
+from tests.cluster.kubernetes.cluster import cluster
+from tests.cluster.kubernetes.forerun_images import VERSION, build_images
+
+NEXT = f"{VERSION}-next"
+INSTALL_SECONDS = 120.0
+SESSIONS = 4
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a node needs root: namespaces, mounts, cgroups")
+
+
+@pytest.fixture(scope="module")
+def installation() -> Iterator[Installation]:
+    images = [*build_images(), *build_images(version=NEXT)]
+    with cluster() as node:
+        for image in images:
+            node.node.load(image)
+        made = Installation(node)
+        made.make_namespace()
+        yield made
+
+
+def report(line: str) -> None:
+    """Says a figure where `make test-cluster` keeps it."""
+    print(f"\ncluster: {line}", file=sys.stderr, flush=True)
+
+
+@pytest.mark.timeout(2_400)
+def test_install_to_a_served_session(installation: Installation) -> None:
+    begun = time.monotonic()
+    said = installation.helm("install")
+    ready = time.monotonic() - begun
+    environment = {**os.environ, "FORERUN_ADDRESS": installation.address, "FORERUN_TOKEN": installation.token}
+    done = subprocess.run(["forerun", "check"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seconds = time.monotonic() - begun
+    restarts = {
+        pod["metadata"]["name"]: sum(one["restartCount"] for one in pod["status"]["containerStatuses"])
+        for pod in installation.pods()
+    }
+    report(f"helm install: ready after {ready:.0f} s, a session from outside after {seconds:.0f} s")
+    assert seconds <= INSTALL_SECONDS
+    assert "helm test" in said
+    assert not {name: count for name, count in restarts.items() if count}, "nothing may crash on its way"
+
+
+@pytest.mark.timeout(300)
+def test_helm_test_sends_one_session_through(installation: Installation) -> None:
+    said = installation.cluster.helm("test", RELEASE, "--namespace", NAMESPACE, "--timeout=2m")
+    assert "Phase:          Succeeded" in said
+
+
+@pytest.mark.timeout(900)
+def test_an_agent_outside_becomes_faster(installation: Installation) -> None:
+    environment = {**os.environ, "FORERUN_TOKEN": installation.token}
+    done = subprocess.run(
+        ["forerun", "demo", "--fast", "--json", "--target", installation.address],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    report(f"demo: {json.dumps(made)}")
+    assert made["diverged"] == 0
+    assert made["saved_pct"] > 0
+
+
+@pytest.mark.timeout(300)
+async def test_a_killed_pod_fails_no_call(installation: Installation) -> None:
+    killed = [installation.pods(component)[0] for component in ("orchestrator", "predictor", "verifier")]
+    async with working(installation.address, installation.token, SESSIONS) as work:
+        await work.until(SESSIONS * 3)
+        for pod in killed:
+            name = pod["metadata"]["name"]
+            await asyncio.to_thread(installation.kubectl, "delete", "pod", name, "--grace-period=0", "--force")
+            await work.until(SESSIONS * 3)
+    report(f"pods killed: {work.calls} calls, {work.sessions} sessions, {len(work.failed)} failed")
+    assert (work.failed, work.differing) == ([], [])
+
+
+@pytest.mark.timeout(300)
+async def test_a_restarted_broker_fails_no_call(installation: Installation) -> None:
+    async with working(installation.address, installation.token, SESSIONS) as work:
+        await work.until(SESSIONS * 3)
+        name = f"{RELEASE}-nats-0"
+        await asyncio.to_thread(installation.kubectl, "delete", "pod", name, "--grace-period=1")
+        await asyncio.to_thread(installation.kubectl, "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        await work.until(SESSIONS * 6)
+    report(f"broker restarted: {work.calls} calls, {work.sessions} sessions, {len(work.failed)} failed")
+    assert (work.failed, work.differing) == ([], [])
+
+
+@pytest.mark.timeout(600)
+async def test_a_rolling_upgrade_under_load_fails_no_call(installation: Installation) -> None:
+    token = installation.token
+    async with working(installation.address, token, SESSIONS) as work:
+        await work.until(SESSIONS * 3)
+        begun = time.monotonic()
+        await asyncio.to_thread(
+            installation.helm, "upgrade", f"--set=image.tag={NEXT}", f"--set=sandboxImage.tag={NEXT}"
+        )
+        seconds = time.monotonic() - begun
+        await work.until(SESSIONS * 6)
+    report(f"upgrade in {seconds:.0f} s: {work.calls} calls, {work.sessions} sessions, {len(work.failed)} failed")
+    assert (work.failed, work.differing) == ([], [])
+    assert installation.token == token, "an upgrade keeps secrets"
+    for pod in installation.pods("orchestrator"):
+        assert pod["spec"]["containers"][0]["image"].endswith(NEXT)
+
+
+@pytest.mark.timeout(300)
+def test_uninstall_leaves_what_the_notes_name(installation: Installation) -> None:
+    installation.cluster.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout=3m")
+    claims = [f"persistentvolumeclaim/data-{RELEASE}-nats-0", f"persistentvolumeclaim/data-{RELEASE}-snapshots-0"]
+    installation.wait_for("uninstall", 120, lambda: installation.what_there_is() == claims)
+    instance = f"app.kubernetes.io/instance={RELEASE}"
+    installation.kubectl("delete", "persistentvolumeclaims", "--selector", instance)
+    assert installation.what_there_is() == []
