@@ -31,6 +31,7 @@ MACHINE = "unit/session/test_bounds.py"
 CORE = "unit/core/test_bounds.py"
 OUTLET = "unit/orchestrator/test_outlet.py"
 PLANS = "unit/plan/test_check.py"
+MODELS = "unit/runtime/test_models.py"
 WORKSPACES = "integration/sandbox/test_workspaces.py"
 
 NOT_HELD = f"{CALLS}::test_arguments_that_nobody_can_hold_are_refused_and_nothing_runs"
@@ -113,6 +114,16 @@ TESTS = {
         f"{CALLS}::test_a_result_above_the_bound_is_one_error_that_says_how_to_cap_it",
         f"{CALLS}::test_a_worker_refuses_what_its_setting_does_not_allow",
     ],
+    "MODEL_REPLICAS": [f"{MODELS}::test_a_model_that_cannot_be_used_is_refused_with_its_place"],
+    "MODEL_OUTPUT_TOKENS": [f"{MODELS}::test_a_provider_has_cautious_defaults_and_a_model_its_replicas_in_order"],
+    "MODEL_OUTPUT_TOKENS_MAX": [f"{MODELS}::test_a_model_that_cannot_be_used_is_refused_with_its_place"],
+    "MODEL_RESPONSE_BYTES": [f"{MODELS}::test_a_provider_has_cautious_defaults_and_a_model_its_replicas_in_order"],
+    "MODEL_REQUESTS": [f"{MODELS}::test_requests_beyond_the_concurrency_wait_in_order_and_guesses_never_wait"],
+    "MODEL_REQUESTS_MAX": [f"{MODELS}::test_a_model_that_cannot_be_used_is_refused_with_its_place"],
+    "MODEL_QUEUE": [
+        f"{MODELS}::test_the_queue_of_a_provider_is_bounded_and_waiting_counts_as_waiting_for_a_token"
+    ],
+    "ANSWER_CANDIDATES": [f"{MODELS}::test_candidates_of_answers_are_off_unless_a_policy_says_otherwise"],
     "STREAM_MESSAGES": [SLOW],
     "STREAM_BYTES": [f"{OUTLET}::test_bytes_that_wait_are_bounded_and_an_empty_stream_takes_any_result"],
     "STREAM_LINGER_SECONDS": [f"{OUTLET}::test_what_nobody_reads_is_not_kept_for_long"],

@@ -99,6 +99,16 @@ TABLE: Final[Mapping[str, Beyond]] = {
         ("RESULT_TOO_LARGE", "LIMIT_OUTPUT"),
         ("FORERUN_SANDBOX_MAX_OBSERVATION_BYTES",),
     ),
+    "MODEL_REPLICAS": Beyond("The policy is refused.", ("POLICY_INVALID",)),
+    "MODEL_OUTPUT_TOKENS": Beyond("The answer ends there (`length`); `maxOutputTokens` of a provider says otherwise."),
+    "MODEL_OUTPUT_TOKENS_MAX": Beyond("The policy is refused.", ("POLICY_INVALID",)),
+    "MODEL_RESPONSE_BYTES": Beyond(
+        "The request fails; `maxResponseBytes` of the provider says otherwise.", ("RESULT_TOO_LARGE",)
+    ),
+    "MODEL_REQUESTS": Beyond("Further requests wait; `concurrency` of the provider says otherwise."),
+    "MODEL_REQUESTS_MAX": Beyond("The policy is refused.", ("POLICY_INVALID",)),
+    "MODEL_QUEUE": Beyond("The request is refused at once.", ("QUEUE_FULL",)),
+    "ANSWER_CANDIDATES": Beyond("The policy is refused.", ("POLICY_INVALID",)),
     "STREAM_MESSAGES": Beyond(_SLOW, ("QUEUE_FULL",)),
     "STREAM_BYTES": Beyond(_SLOW, ("QUEUE_FULL",)),
     "STREAM_LINGER_SECONDS": Beyond("What nobody has read by then is dropped; it is answered again when asked for."),

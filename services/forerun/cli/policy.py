@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from forerun.cli import policy_publish
+from forerun.cli.policy_models import answers_as_json, candidates_in_words, models_as_json, show_models
 from forerun.cli.policy_places import Place, Placed, placed, places_of
 from forerun.core.contracts import Contract, ResourceTemplate, Scope, may_speculate, repeatable
 from forerun.runtime.errors import ErrorReason, ForerunError
@@ -51,18 +52,20 @@ def run(args: argparse.Namespace) -> int:
             policy_publish.run(args)
             return 0
         message = read_policy_file(args.file)
-        policies = policies_of(message).items
+        meant = policies_of(message)
     except ForerunError as error:
         Console(stderr=True, highlight=False).print(error.message, style="red", markup=False)
         return EXIT_MISSING if error.reason is ErrorReason.DEPENDENCY_MISSING else EXIT_FAILED
     places = places_of(message.servers)
-    looks = [_look(policy, places) for policy in policies]
+    looks = [_look(policy, places) for policy in meant.items]
     if args.json:
-        sys.stdout.write(json.dumps(_as_json(looks)) + "\n")
+        sys.stdout.write(json.dumps(_as_json(looks) | {"models": models_as_json(meant.models)}) + "\n")
     else:
         # A file or a pipe has no width of its own, and nobody wants broken lines in it.
         width = None if sys.stdout.isatty() else _PIPE_WIDTH
-        _show(looks, Console(highlight=False, width=width))
+        console = Console(highlight=False, width=width)
+        _show(looks, console)
+        show_models(meant.models, console)
     return 0
 
 
@@ -100,6 +103,7 @@ def _as_json(looks: Iterable[_Look]) -> dict[str, object]:
                 "name": look.policy.name,
                 "version": look.policy.version,
                 "mode": look.policy.mode.value,
+                "answers": answers_as_json(look.policy.answers),
                 "tools": [
                     json_format.MessageToDict(contract_message(one.contract), preserving_proto_field_name=True)
                     | {"ahead": _ahead(one), "repeatable": repeatable(one.contract)}
@@ -117,6 +121,7 @@ def _show(looks: Sequence[_Look], console: Console) -> None:
     for look in looks:
         policy = look.policy
         console.print(f"policy {policy.label}: mode {policy.mode.value}, hold-out {policy.hold_out:g}", markup=False)
+        console.print(f"candidates of answers: {candidates_in_words(policy.answers)}", markup=False)
         table = Table(
             *(Column(name, no_wrap=True) for name in ("tool", "effect", "ahead", "repeatable")),
             *("reads", "writes", "oldest", "limit", "also"),

@@ -143,6 +143,32 @@ BREAKER_PAUSE_INITIAL_SECONDS: Final = 1.0
 BREAKER_PAUSE_MAX_SECONDS: Final = 60.0
 """Longest pause of a breaker: a provider that is back is found within a minute."""
 
+# ---------------------------------------------------------------- models
+
+MODEL_REPLICAS: Final = 16
+"""Providers of one model. A retry or a second attempt looks at all of them."""
+
+MODEL_OUTPUT_TOKENS: Final = 4_096
+"""Generated tokens of one request, where the policy names no bound."""
+
+MODEL_OUTPUT_TOKENS_MAX: Final = 1_000_000
+"""Ceiling of what a policy may allow: the longest outputs of models, with room."""
+
+MODEL_RESPONSE_BYTES: Final = 4 * MIB
+"""Bytes of one response of a provider, framing included, where the policy names no bound."""
+
+MODEL_REQUESTS: Final = 64
+"""Requests that one process sends to one provider at once, where the policy names no bound."""
+
+MODEL_REQUESTS_MAX: Final = 4_096
+"""Ceiling of what a policy may allow: each is a connection."""
+
+MODEL_QUEUE: Final = 1_024
+"""Requests that wait for one provider in one process. Beyond it a caller is told at once."""
+
+ANSWER_CANDIDATES: Final = 32
+"""Candidates of one answer, and beginnings that a beam search generates at once."""
+
 # ---------------------------------------------------------------- messages and results
 
 MESSAGE_BYTES: Final = 4 * MIB

@@ -90,11 +90,19 @@ class RetryBudget:
 
 @dataclass(slots=True)
 class Health:
-    """What is known of one provider."""
+    """What is known of one provider.
+
+    Attributes:
+        authoritative: The breaker of the agents' own calls.
+        speculative: The breaker of guesses and second attempts.
+        retries: What may be tried again.
+        probed: A request is on its way that finds out whether the provider is back. One is enough.
+    """
 
     authoritative: Breaker = field(default_factory=Breaker)
     speculative: Breaker = field(default_factory=Breaker)
     retries: RetryBudget = field(default_factory=RetryBudget)
+    probed: bool = False
 
     def breaker(self, *, speculative: bool) -> Breaker:
         """The breaker of one kind of traffic."""

@@ -18,6 +18,7 @@ _SAMPLES: Final = 512
 _MINIMUM_SAMPLES: Final = 20
 # Above the quantile: a tool whose calls all take the same time would race at every call otherwise.
 _MARGIN: Final = 1.05
+_TAIL_SAMPLES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Pace:
     extra: int = 0
     _recent: deque[float] = field(default_factory=deque)
     _ordered: list[float] = field(default_factory=list)
+    _tail: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_TAIL_SAMPLES))
 
     def observe(self, seconds: float) -> None:
         """Takes the time of one attempt."""
@@ -69,6 +71,22 @@ class Pace:
             return None
         place = math.ceil(race.after_quantile * len(self._ordered)) - 1
         return _MARGIN * self._ordered[min(len(self._ordered) - 1, max(0, place))]
+
+    def outlived(self, seconds: float, *, seen_to_end: bool) -> None:
+        """Takes by how much an attempt has outlived the delay of a second one, up to its end or to its stop."""
+        self._tail.append((seconds, seen_to_end))
+
+    def hidden_seconds(self) -> float:
+        """Waiting that a second attempt hides, on average; infinite while every one of them was stopped.
+
+        What goes on after the delay is taken as memoryless, whose mean is all time over the ends that were seen: so it
+        is not biased by attempts that were stopped because they had lost.
+        """
+        if not self._ordered or not self._tail:
+            return math.inf
+        ends = sum(seen for _, seen in self._tail)
+        left = sum(seconds for seconds, _ in self._tail) / ends if ends else math.inf
+        return max(0.0, left - self._ordered[len(self._ordered) // 2])
 
     def may_add(self, race: Race) -> bool:
         """One more second attempt stays under the cap."""

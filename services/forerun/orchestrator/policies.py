@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -71,21 +71,33 @@ class PolicySource:
         self._changed()
 
     async def _hear(self, key: str, entry: Entry | None) -> None:
-        if entry is None:
-            self._published.pop(key, None)
-        else:
-            try:
-                message = policy_pb2.PolicyFile.FromString(entry.value)
-                policies_of(message)
-            except (DecodeError, ForerunError) as error:
-                _LOG.error("a published policy cannot be used", extra={"fields": {"error.type": type(error).__name__}})
-                return
-            self._published[key] = message
-        published = [one for key in sorted(self._published) for one in self._published[key].policies]
-        self.current = policies_of(policy_pb2.PolicyFile(policies=published))
+        published = {one: message for one, message in self._published.items() if one != key}
+        try:
+            if entry is not None:
+                published[key] = policy_pb2.PolicyFile.FromString(entry.value)
+            self.current = _together(published)
+        except (DecodeError, ForerunError) as error:
+            _LOG.error("a published policy cannot be used", extra={"fields": {"error.type": type(error).__name__}})
+            return
+        self._published = published
         self._changed()
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_mtime_ns, status.st_size
+
+
+def _together(published: Mapping[str, policy_pb2.PolicyFile]) -> Policies:
+    """All that was published, by its keys' order.
+
+    Raises:
+        PolicyError: something contradicts itself, or something else.
+    """
+    files = [published[key] for key in sorted(published)]
+    return policies_of(
+        policy_pb2.PolicyFile(
+            policies=[one for file in files for one in file.policies],
+            models=[one for file in files for one in file.models],
+        )
+    )

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 from google.protobuf import json_format
 
 from forerun.core import limits
+from forerun.core.answers import AnswerPolicy
 from forerun.core.contracts import EVERYTHING, Contract, Effect, ResourceTemplate, Scope, problems
 from forerun.core.governor import Limits, Prices
 from forerun.core.outcomes import Mode
-from forerun.core.race import Race
 from forerun.core.resources import template_problems
 from forerun.core.session.model import SessionPolicy
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
+from forerun.runtime.models.catalogue import Model, models_of, race_of
 from forerun.v1 import common_pb2, policy_pb2
 
 # The same language, read by libyaml ten times as fast; every wheel of PyYAML has it, a build from source may not.
@@ -65,6 +66,7 @@ class Policy:
         unknown_writes: What a tool without a contract may change.
         tenants: Whom it is for; empty: all.
         agents: Whom it is for; empty: all.
+        answers: Candidates of answers.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Policy:
     unknown_writes: tuple[ResourceTemplate, ...]
     tenants: frozenset[str]
     agents: frozenset[str]
+    answers: AnswerPolicy = field(default_factory=AnswerPolicy)
 
     @property
     def label(self) -> str:
@@ -135,15 +138,7 @@ def contract_of(message: policy_pb2.EffectContract, server: str = "") -> Contrac
         read_when={name: tuple(values.values) for name, values in message.read_when.items()},
         shell_argument=message.shell_argument or None,
         cost_money=message.cost_money,
-        race=_race(message.race) if message.HasField("race") else None,
-    )
-
-
-def _race(message: policy_pb2.Race) -> Race:
-    usual = Race()
-    return Race(
-        after_quantile=message.after_quantile if message.HasField("after_quantile") else usual.after_quantile,
-        most_extra=message.most_extra if message.HasField("most_extra") else usual.most_extra,
+        race=race_of(message.race) if message.HasField("race") else None,
     )
 
 
@@ -182,6 +177,8 @@ def policy_of(message: policy_pb2.SpeculationPolicy) -> Policy:
     for name in ("hold_out", "withhold", "alpha"):
         if not 0.0 <= getattr(message, name) <= 1.0:
             found.append(f"policy {message.name!r}: {name} must be between 0 and 1")
+    answers = _answers(message.answers)
+    found.extend(f"policy {message.name!r}: {problem}" for problem in answers.problems())
     if not message.name:
         found.append("a policy has no name")
     if found:
@@ -200,6 +197,18 @@ def policy_of(message: policy_pb2.SpeculationPolicy) -> Policy:
         unknown_writes=_templates(message.unknown_writes) or EVERYTHING,
         tenants=frozenset(message.tenants),
         agents=frozenset(message.agents),
+        answers=answers,
+    )
+
+
+def _answers(message: policy_pb2.AnswerPolicy) -> AnswerPolicy:
+    usual = AnswerPolicy()
+    return AnswerPolicy(
+        on=message.on,
+        max_candidates=message.max_candidates if message.HasField("max_candidates") else usual.max_candidates,
+        max_cost=message.max_cost if message.HasField("max_cost") else usual.max_cost,
+        worth=message.worth,
+        expected_gain=message.expected_gain if message.HasField("expected_gain") else usual.expected_gain,
     )
 
 
@@ -245,9 +254,10 @@ def _session_policy(message: policy_pb2.SpeculationPolicy, version: str) -> Sess
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All policies of an installation, in order."""
+    """All policies of an installation, in order, and its models."""
 
     items: tuple[Policy, ...]
+    models: tuple[Model, ...] = ()
 
     def choose(self, tenant: str, agent: str) -> Policy:
         """The first policy that is meant for this agent; where there is none, one that switches everything off."""
@@ -258,12 +268,15 @@ class Policies:
 
 
 def policies_of(message: policy_pb2.PolicyFile) -> Policies:
-    """The policies of a file's message, those of higher priority first.
+    """The policies of a file's message, those of higher priority first, and its models.
 
     Raises:
         PolicyError: one of them contradicts itself.
     """
-    return Policies(tuple(policy_of(one) for one in sorted(message.policies, key=lambda one: -one.priority)))
+    models, found = models_of(message.models)
+    if found:
+        raise PolicyError("the models cannot be used:\n  " + "\n  ".join(found))
+    return Policies(tuple(policy_of(one) for one in sorted(message.policies, key=lambda one: -one.priority)), models)
 
 
 def read_policy_file(path: Path) -> policy_pb2.PolicyFile:

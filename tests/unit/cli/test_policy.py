@@ -92,3 +92,26 @@ def test_what_keeps_state_with_its_connection_never_runs_ahead(check: Any) -> No
 def test_a_file_without_servers_says_nothing_of_its_tools(check: Any) -> None:
     policy = check([{"tool": "a", "effect": "EFFECT_WRITE", "writes": STATE, "staged": True}], [])
     assert (policy["warnings"], policy["tools"][0]["repeatable"]) == ([], True)
+
+
+def test_models_and_candidates_are_shown_with_their_defaults_and_without_a_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "policy.yaml"
+    provider = {"name": "house", "url": "http://127.0.0.1:1/v1", "secret": "key", "outputPrice": 2}
+    answers = {"on": True, "maxCost": 0.5, "worth": 2}
+    policies = [{"name": "p", "answers": answers}, {"name": "q"}]
+    file.write_text(json.dumps({"policies": policies, "models": [{"name": "m", "race": {}, "providers": [provider]}]}))
+    assert main(["policy", "check", str(file), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [one["answers"]["on"] for one in shown["policies"]] == [True, False]
+    assert [one["answers"]["max_cost"] for one in shown["policies"]] == [0.5, None]
+    (model,) = shown["models"]
+    assert model["race"] == {"after_quantile": 0.95, "most_extra": 0.05}
+    assert model["providers"][0] | {"secret": "key", "first_token_seconds": 30.0} == model["providers"][0]
+    assert main(["policy", "check", str(file)]) == 0
+    seen = " ".join(capsys.readouterr().out.split())
+    assert "candidates of answers: up to 8, for 0.5 at most, a better answer is worth 2" in seen
+    assert "candidates of answers: off" in seen
+    assert "m house http://127.0.0.1:1/v1 m key 0/2 30/15/300 s 4096 64" in seen
+    assert "never, with one provider" in seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
@@ -12,6 +11,7 @@ import httpx
 from forerun.core.canonical import JsonValue
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason
+from forerun.runtime.retry_after import retry_after_seconds
 from forerun.sandbox.connectors.egress import EGRESS_EXTENSION, Egress
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, rejected, text_media_type
 from forerun.sandbox.connectors.secrets import Secrets
@@ -128,7 +128,7 @@ class HttpConnector:
         if response.status_code == _TOO_MANY_REQUESTS:
             raise ToolFault(
                 Ended.UNAVAILABLE, ErrorReason.RATE_LIMITED, f"the provider of {invocation.tool.name} limits its rate",
-                not_started=True, retry_after_seconds=_retry_after(response.headers, self._clock.now()),
+                not_started=True, retry_after_seconds=retry_after_seconds(response.headers, self._clock.now()),
             )  # fmt: skip
         ok = response.is_success
         body = bytearray()
@@ -183,18 +183,3 @@ def _broken(invocation: Invocation) -> ToolFault:
         f"the connection to {invocation.tool.name} broke after the call was sent",
         metadata={"tool": invocation.tool.name},
     )  # fmt: skip
-
-
-def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds of a Retry-After header, given as seconds or as a date; None where there is none to understand."""
-    if milliseconds := headers.get("retry-after-ms"):
-        return float(milliseconds) / 1000 if milliseconds.isdigit() else None
-    text = headers.get("retry-after", "").strip()
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
-    except (TypeError, ValueError):
-        return None

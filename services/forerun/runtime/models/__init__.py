@@ -1,0 +1,1 @@
+"""Models: one port, the providers behind it, and the layer that retries and races requests over replicas."""
