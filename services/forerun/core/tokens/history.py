@@ -1,0 +1,205 @@
+"""What a model has put out before for one agent, sorted by context, so that the longest equal contexts lie together."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from forerun.core.errors import CoreError
+from forerun.core.tokens.context import SEPARATOR, ContextIndex, Occurrence
+
+_DEPTH: Final = 16  # tokens of context by which places are sorted
+_WORD: Final = 4  # bytes of a token
+_KEY_BYTES: Final = _DEPTH * _WORD
+_WINDOW: Final = 8  # places looked at on either side
+_LEAD: Final = 4  # tokens before an output that are kept, so that its beginning has a context
+_FRESH_LEAST: Final = 4_096
+_FRESH_SHARE: Final = 8  # of the sorted part: more would cost memory, less would sort too often
+_MAGIC: Final = b"FORERUNH"
+_VERSION: Final = 1
+_HEADER: Final = struct.Struct("<8sHI")
+
+
+class SortedRun:
+    """Tokens and their places sorted by the context before them, nearest token first. Never changes.
+
+    A token costs 13 bytes: itself, its place in the order, its bytes in reverse for comparisons, and how many tokens of
+    context it shares with its neighbour.
+
+    Args:
+        tokens: Texts with separators between them.
+        order: Places in an order that is nearly right, which makes sorting nearly linear.
+    """
+
+    __slots__ = ("_order", "_reversed", "_shared", "tokens")
+
+    def __init__(self, tokens: array[int], order: Sequence[int] | None = None) -> None:
+        self.tokens = tokens
+        backwards = array("I", reversed(tokens))
+        if sys.byteorder == "little":
+            backwards.byteswap()  # so that bytes compare like numbers
+        self._reversed = backwards.tobytes()
+        places = range(1, len(tokens)) if order is None else order
+        self._order = array("I", sorted(places, key=self._key))
+        self._shared = array("B", bytes(len(self._order)))
+        for at in range(1, len(self._order)):
+            self._shared[at] = self._common(self._order[at - 1], tokens, self._order[at])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def order(self) -> Sequence[int]:
+        """All places, by context."""
+        return self._order
+
+    def _key(self, place: int) -> bytes:
+        start = _WORD * (len(self.tokens) - place)
+        return self._reversed[start : start + _KEY_BYTES]
+
+    def _common(self, place: int, other: Sequence[int], end: int) -> int:
+        tokens, most, count = self.tokens, min(_DEPTH, place, end), 0
+        while count < most and tokens[place - 1 - count] == other[end - 1 - count] != SEPARATOR:
+            count += 1
+        return count
+
+    def find(self, tail: Sequence[int], kind: int, found: list[Occurrence]) -> None:
+        """Adds to `found` the places whose contexts are most like the end of `tail`."""
+        tokens, order, shared, size = self.tokens, self._order, self._shared, len(tail)
+        nearest = array("I", tail[-_DEPTH:])
+        nearest.reverse()
+        if sys.byteorder == "little":
+            nearest.byteswap()
+        above = bisect_left(order, nearest.tobytes(), key=self._key)
+        if above < len(order):
+            common = self._common(order[above], tail, size)
+            for at in range(above, min(above + _WINDOW, len(order))):
+                if at > above and shared[at] < common:
+                    common = shared[at]
+                if not common:
+                    break
+                found.append((kind, common, order[at], tokens))
+        if above > 0:
+            common = self._common(order[above - 1], tail, size)
+            for at in range(above - 1, max(above - 1 - _WINDOW, -1), -1):
+                if not common:
+                    break
+                found.append((kind, common, order[at], tokens))
+                common = min(common, shared[at])
+
+
+class History:
+    """Outputs of one model for one agent (or for all agents of a tenant). Bounded: the oldest go first.
+
+    New outputs are searchable at once by a small index. Once it has grown to an eighth of the sorted part, it is due to
+    be merged into it, which takes seconds for a million tokens: whoever owns the history does that beside the decoding,
+    in three steps: `to_merge`, `merge` (pure, in another thread or process) and `install`.
+
+    Args:
+        model: Digest of the model's vocabulary. Tokens of another one mean something else.
+        limit: Tokens that are kept.
+    """
+
+    def __init__(self, model: str, limit: int) -> None:
+        self.model = model
+        self.limit = max(2 * _LEAD, limit)
+        self._sorted: SortedRun | None = None
+        self._fresh = ContextIndex(sys.maxsize)
+
+    def __len__(self) -> int:
+        return (len(self._sorted) if self._sorted else 0) + len(self._fresh)
+
+    def append(self, context: Sequence[int], output: Sequence[int]) -> None:
+        """An output, with what stood before it. Of an output beyond the bound the end is kept."""
+        room = self.limit - _LEAD - 1
+        self._fresh.extend((SEPARATOR, *context[max(0, len(context) - _LEAD) :], *output[max(0, len(output) - room) :]))
+        if len(self._fresh) > self.limit:
+            # Nobody merges: what is not sorted must not grow for ever.
+            self.install(merge(*self.to_merge()), len(self._fresh))
+
+    def find(self, tail: Sequence[int], kind: int, found: list[Occurrence]) -> None:
+        """Adds to `found` where the end of `tail` stands in it."""
+        if self._sorted is not None:
+            self._sorted.find(tail, kind, found)
+        if len(self._fresh):
+            self._fresh.find(tail, kind, found)
+
+    @property
+    def merge_is_due(self) -> bool:
+        """The index of new outputs has become large beside the sorted part."""
+        size = len(self._sorted) if self._sorted else 0
+        return len(self._fresh) >= max(_FRESH_LEAST, size // _FRESH_SHARE)
+
+    def to_merge(self) -> tuple[SortedRun | None, array[int], int]:
+        """What `merge` takes: the sorted part, the new tokens, and the bound."""
+        return self._sorted, self._fresh.tokens[:], self.limit
+
+    def install(self, merged: SortedRun, taken: int) -> None:
+        """Takes over what `merge` made of the first `taken` new tokens."""
+        rest = self._fresh.tokens[taken:]
+        self._sorted, self._fresh = merged, ContextIndex(sys.maxsize)
+        self._fresh.extend(rest)
+
+    def to_bytes(self) -> bytes:
+        """For persistence: a versioned header and all tokens, 4 bytes each."""
+        header = json.dumps({"model": self.model, "limit": self.limit, "tokens": len(self)}).encode()
+        tokens = array("i", self._sorted.tokens if self._sorted else ())
+        tokens.extend(self._fresh.tokens)
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        return _HEADER.pack(_MAGIC, _VERSION, len(header)) + header + tokens.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, model: str) -> History:
+        """The history that was made into `data`; sorting it takes seconds for a million tokens.
+
+        Raises:
+            CoreError: `invalid_history` where it is none, is cut off, or has a version that is not known;
+                `other_model` where its tokens are another vocabulary's.
+        """
+        try:
+            magic, version, length = _HEADER.unpack_from(data)
+            body = _HEADER.size + length
+            header = json.loads(data[_HEADER.size : body])
+            tokens = array("i", data[body:])
+            stored, count, limit = str(header["model"]), int(header["tokens"]), int(header["limit"])
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise CoreError("invalid_history", f"this is no history of tokens: {error}") from error
+        if magic != _MAGIC or version != _VERSION:
+            raise CoreError("invalid_history", f"history of version {version}, this program reads {_VERSION}")
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        if len(tokens) != count:
+            raise CoreError("invalid_history", f"history with {len(tokens)} of {count} tokens: it was cut off")
+        if any(not 0 <= token <= SEPARATOR for token in tokens):
+            raise CoreError("invalid_history", "history with tokens that no vocabulary has")
+        if stored != model:
+            raise CoreError("other_model", f"history of model {stored}, asked for was {model}")
+        history = cls(model, limit)
+        if count:
+            history._sorted = merge(None, tokens, history.limit)
+        return history
+
+
+def merge(run: SortedRun | None, fresh: array[int], limit: int) -> SortedRun:
+    """A sorted part with the new tokens, without the oldest texts where both are more than `limit` tokens."""
+    tokens = array("i", run.tokens if run else ())
+    old = len(tokens)
+    tokens.extend(fresh)
+    cut = 0
+    if len(tokens) > limit:
+        cut = len(tokens) - limit
+        while cut < len(tokens) and tokens[cut] != SEPARATOR:
+            cut += 1
+        # One text that is longer than the bound has no separator behind the cut.
+        cut = cut if cut < len(tokens) else len(tokens) - limit
+        del tokens[:cut]
+    # Sorted places first: sorting finds the long run that is in order already.
+    kept = [place - cut for place in run.order if place > cut] if run else []
+    kept += range(max(1, old - cut), len(tokens))
+    return SortedRun(tokens, kept)
