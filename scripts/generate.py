@@ -75,6 +75,7 @@ REFERENCES = {
     "topology": "forerun.runtime.topology",
     "settings": "forerun.cli.settings_reference",
     "limits": "forerun.cli.limits_reference",
+    "conditions": "forerun.operator.engine.conditions",
 }
 """Page of docs/reference to the module that prints it."""
 

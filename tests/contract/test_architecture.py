@@ -23,6 +23,7 @@ ROOMS = (
     "cli",
     "client",
     "core",
+    "operator",
     "orchestrator",
     "predictor",
     "runtime",

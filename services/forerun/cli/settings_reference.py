@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from forerun.operator.settings import OperatorSettings
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.predictor.settings import PredictorSettings
 from forerun.runtime.settings import settings_reference
@@ -11,7 +12,7 @@ from forerun.sandbox.settings import SandboxSettings
 from forerun.snapshots.settings import SnapshotsSettings
 from forerun.verifier.settings import VerifierSettings
 
-ALL = (OrchestratorSettings, PredictorSettings, VerifierSettings, SnapshotsSettings, SandboxSettings)
+ALL = (OrchestratorSettings, PredictorSettings, VerifierSettings, SnapshotsSettings, SandboxSettings, OperatorSettings)
 
 if __name__ == "__main__":
     sys.stdout.write(settings_reference(ALL))

@@ -97,7 +97,11 @@ METHOD: Final = Label("method", "full name of the gRPC method", bound=60)
 PROVIDER: Final = Label("provider", "name of the provider", bound=30)
 STREAM: Final = Label("stream", "name of the broker's stream", bound=20)
 CODE: Final = Label("code", "gRPC status", _values(code.name for code in grpc.StatusCode))
-KIND: Final = Label("kind", "what was run ahead", ("tool", "race"))
+KIND: Final = Label("kind", "what was run ahead, or besides", ("tool", "race", "candidate"))
+MODEL: Final = Label("model", "name of the model", bound=30)
+MODEL_MODE: Final = Label("mode", "asked for, or besides: second attempts, candidates, judges", ("authoritative", "extra"))
+DIRECTION: Final = Label("direction", "read or generated", ("input", "output"))
+STRATEGY: Final = Label("strategy", "how it was found", ("single", "best_of", "beam"))
 OUTCOME: Final = Label("outcome", "how it ended", _values(Outcome))
 SERVED: Final = Label("served", "how it was answered", _values(s for s in Served if s is not Served.UNSPECIFIED))
 REASON: Final = Label("reason", "why, `launched` if it was launched", ("launched", *_values(Refusal)))
@@ -120,15 +124,20 @@ SITE_STATE: Final = Label("state", "whether the call site speculates", ("on", "o
 SESSION_RESULT: Final = Label(
     "result", "ended by its client, or because that was away or silent, or owned by others now", _values(SessionResult)
 )
+POOL: Final = Label("pool", "name of the pool", bound=50)
+REPLICA_STATE: Final = Label("state", "decided, there, or able to take work", ("desired", "present", "ready"))
+RESOURCE: Final = Label("resource", "kind of custom resource", ("policy", "tool_server", "pool"))
+ACCEPTED: Final = Label("result", "whether this generation is in force", ("in_force", "refused"))
 BOUND: Final = Label("bound", "which bounded queue dropped", ("notifications", "outbox"))
 
-ALL_SERVICES: Final = ("orchestrator", "predictor", "verifier", "snapshots", "sandbox")
-_ON_THE_BUS: Final = ("orchestrator", "predictor", "verifier", "sandbox")
+ALL_SERVICES: Final = ("orchestrator", "predictor", "verifier", "snapshots", "sandbox", "operator")
+_ON_THE_BUS: Final = ("orchestrator", "predictor", "verifier", "sandbox", "operator")
 _ORCHESTRATOR: Final = ("orchestrator",)
 _SANDBOX: Final = ("sandbox",)
 _VERIFIER: Final = ("verifier",)
 _PREDICTOR: Final = ("predictor",)
 _SNAPSHOTS: Final = ("snapshots",)
+_OPERATOR: Final = ("operator",)
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -185,6 +194,17 @@ PROVIDER_REQUESTS = Metric("forerun_provider_requests_total", _C, "{request}",
 RATE_LIMITED = Metric("forerun_rate_limited_total", _C, "{request}",
     "Requests that a provider's rate limit refused or delayed.", _SANDBOX, (PROVIDER,))
 
+MODEL_REQUESTS = Metric("forerun_model_requests_total", _C, "{request}",
+    "Requests to providers of models that were answered, failed or stopped.", _ORCHESTRATOR, (MODEL, MODEL_MODE))
+MODEL_TOKENS = Metric("forerun_model_tokens_total", _C, "{token}",
+    "Tokens of model requests, as providers count them, else estimated.", _ORCHESTRATOR, (MODEL, DIRECTION, MODEL_MODE))
+MODEL_COST = Metric("forerun_model_cost_total", _C, "{currency}",
+    "Money of model requests.", _ORCHESTRATOR, (CURRENCY, MODEL_MODE))
+MODEL_FIRST_TOKEN_SECONDS = Metric("forerun_model_first_token_seconds", _H, "seconds",
+    "From the ask of a single answer to its first token, retries and second attempts included.", _ORCHESTRATOR, (MODEL,))
+ANSWERS = Metric("forerun_answers_total", _C, "{answer}",
+    "Answers of models that were given, by how they were found.", _ORCHESTRATOR, (STRATEGY,))
+
 # ---------------------------------------------------------------- time
 STEP_SECONDS = Metric("forerun_step_seconds", _H, "seconds",
     "From the first event of a step to the answer of its last call.", _ORCHESTRATOR)
@@ -228,6 +248,27 @@ AUDITS = Metric("forerun_audits_total", _C, "{audit}",
 SNAPSHOT_OPERATIONS = Metric("forerun_snapshot_operations_total", _C, "{operation}",
     "Operations on versioned state.", _SNAPSHOTS, (OPERATION, RESULT))
 SNAPSHOT_BYTES = Metric("forerun_snapshot_bytes", _G, "bytes", "Bytes of versioned state on disk.", _SNAPSHOTS)
+
+# ---------------------------------------------------------------- operator
+LEADING = Metric("forerun_operator_leading", _G, "{flag}", "1 while this replica leads.", _OPERATOR)
+RESOURCES = Metric("forerun_operator_resources", _G, "{object}",
+    "Custom resources, by whether their present generation is in force.", _OPERATOR, (RESOURCE, ACCEPTED))
+RECONCILE_SECONDS = Metric("forerun_operator_reconcile_seconds", _H, "seconds",
+    "Time of one look at all policies and tool servers, without the writing of statuses.", _OPERATOR)
+RECONCILES = Metric("forerun_operator_reconciles_total", _C, "{look}",
+    "Looks at custom resources, by how they went.", _OPERATOR, (RESULT,))
+RIGHTS_MISSING = Metric("forerun_operator_rights_missing", _G, "{right}",
+    "Rights that the operator's account lacks; its log names them.", _OPERATOR)
+API_FAILURES = Metric("forerun_operator_api_failures_total", _C, "{request}",
+    "Requests to the Kubernetes API that failed.", _OPERATOR)
+POOL_REPLICAS = Metric("forerun_pool_replicas", _G, "{replica}", "Replicas of a pool.", _OPERATOR,
+    (POOL, REPLICA_STATE))
+POOL_DEMAND = Metric("forerun_pool_demand", _G, "{slot}",
+    "Authoritative executions of a pool that run or wait, by the last reports.", _OPERATOR, (POOL,))
+POOL_SPECULATIVE_SLOTS = Metric("forerun_pool_speculative_slots", _G, "{slot}",
+    "Slots that speculation may use now, of all workers of a pool.", _OPERATOR, (POOL,))
+POOL_SIGNAL_KNOWN = Metric("forerun_pool_signal_known", _G, "{flag}",
+    "1 while the load of a pool is known; at 0 it keeps its size.", _OPERATOR, (POOL,))
 
 # ---------------------------------------------------------------- transport
 RPC_CALLS = Metric("forerun_rpc_calls_total", _C, "{call}",

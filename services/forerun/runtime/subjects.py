@@ -14,6 +14,7 @@ Subjects, `v1` being the version of their meaning:
 | `forerun.v1.audit.<tenant>` | audit tasks, each taken by one verifier |
 | `forerun.v1.candidates.<owner>` | candidates for the replica that owns the session |
 | `forerun.v1.load.<worker>` | load reports |
+| `forerun.v1.demand.<owner>` | what the orchestrator wants of all pools |
 | `forerun.v1.cancel.<worker>` | executions that a worker has to stop |
 | `forerun.v1.control.<topic>` | broadcasts to every process, such as the kill switch |
 | `forerun.v1.deadletter.<stream>.<consumer>` | what a consumer could not process |
@@ -124,6 +125,16 @@ def load(worker: str) -> str:
 def loads() -> str:
     """The pattern of the load reports of all workers."""
     return f"{PREFIX}.load.*"
+
+
+def demand(owner: str) -> str:
+    """What the orchestrator `owner` wants of all pools."""
+    return f"{PREFIX}.demand.{token(owner)}"
+
+
+def demands() -> str:
+    """The pattern of the demand reports of all orchestrators."""
+    return f"{PREFIX}.demand.*"
 
 
 def cancel(worker: str) -> str:

@@ -230,6 +230,7 @@ EPOCHS: Final = "epochs"
 CALLSITES: Final = "callsites"
 CONTROL: Final = "control"
 WORKERS: Final = "workers"
+CAPACITY: Final = "capacity"
 
 RESULTS: Final = "results"
 MODELS: Final = "models"
@@ -292,6 +293,9 @@ _BUCKETS: Final = (
     Bucket(EPOCHS, "Owner and epoch of each session", 512 * _MIB, 4096, ttl_seconds=30 * _DAY),
     Bucket(CALLSITES, "Gain, and on or off with its reason, of each call site", 256 * _MIB, 64 * 1024),
     Bucket(CONTROL, "The kill switch, for everyone and per tenant", 4 * _MIB, 4096),
+    Bucket(
+        CAPACITY, "What was decided for each pool: replicas, slots for speculation, depth of drafts", 4 * _MIB, 4096
+    ),
     Bucket(WORKERS, "Addresses and abilities of the workers that live", 16 * _MIB, 64 * 1024, ttl_seconds=30.0),
 )
 
@@ -309,11 +313,11 @@ _USERS: Final = (
         "Owns sessions",
         appends=(EVENTS, LEDGER, AUDITS),
         consumes=(EVENTS, LEDGER),
-        keys_read=(POLICIES, WORKERS),
+        keys_read=(POLICIES, WORKERS, CAPACITY),
         # CONTROL, because a client may switch speculation off through the orchestrator.
         keys_write=(BUDGETS, GENERATIONS, EPOCHS, CALLSITES, CONTROL),
         objects_write=(RESULTS,),
-        notifies=(f"{subjects.PREFIX}.cancel.*", _CONTROL_SUBJECTS),
+        notifies=(f"{subjects.PREFIX}.cancel.*", subjects.demands(), _CONTROL_SUBJECTS),
         hears=(f"{subjects.PREFIX}.candidates.*", subjects.loads(), _CONTROL_SUBJECTS),
     ),
     User(
@@ -346,7 +350,7 @@ _USERS: Final = (
     User(
         "sandbox",
         "Runs tools",
-        keys_read=(POLICIES, CONTROL),
+        keys_read=(POLICIES, CONTROL, CAPACITY),
         keys_write=(WORKERS,),
         objects_write=(RESULTS,),
         notifies=(subjects.loads(),),
@@ -356,8 +360,8 @@ _USERS: Final = (
         "operator",
         "Publishes policies, sizes pools",
         keys_read=(CONTROL, WORKERS),
-        keys_write=(POLICIES,),
-        hears=(subjects.loads(), _CONTROL_SUBJECTS),
+        keys_write=(POLICIES, CAPACITY),
+        hears=(subjects.loads(), subjects.demands(), _CONTROL_SUBJECTS),
     ),
     User("admin", "The command line and the set-up of the broker", admin=True),
 )

@@ -1,0 +1,1 @@
+"""What the operator decides. Pure: objects and messages in, what shall be written out."""

@@ -1,0 +1,75 @@
+"""Whether this account may do what the operator does; what it may not is named instead of failing in silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.operator.crds.kinds import GROUP, KINDS
+from forerun.operator.kubernetes import paths
+from forerun.operator.kubernetes.client import Client
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """A right that is needed.
+
+    Attributes:
+        namespace: Where; empty for all namespaces.
+        group: API group.
+        resource: Plural, with its subresource after a `/`.
+        verb: What is done.
+    """
+
+    namespace: str
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        where = f" in namespace {self.namespace}" if self.namespace else " in all namespaces"
+        resource = f"{self.resource}.{self.group}" if self.group else self.resource
+        return f"{self.verb} {resource}{where}"
+
+
+def needed(namespaces: tuple[str, ...] | None, lease_namespace: str) -> tuple[Right, ...]:
+    """Everything that the operator does, as rights; the chart's Role is exactly this.
+
+    Args:
+        namespaces: That are looked after; None for all.
+        lease_namespace: Of the Lease.
+    """
+    found = [Right(lease_namespace, "coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")]
+    for namespace in namespaces or ("",):
+        for kind in KINDS:
+            found += [Right(namespace, GROUP, kind.plural, verb) for verb in ("get", "list", "watch")]
+            found.append(Right(namespace, GROUP, f"{kind.plural}/status", "patch"))
+        for workload in ("deployments", "statefulsets"):
+            found.append(Right(namespace, "apps", workload, "get"))
+            found.append(Right(namespace, "apps", f"{workload}/scale", "patch"))
+        found.append(Right(namespace, "events.k8s.io", "events", "create"))
+    return tuple(found)
+
+
+async def missing(client: Client, rights: tuple[Right, ...]) -> tuple[Right, ...]:
+    """Those rights that this account lacks.
+
+    Raises:
+        ApiError: the API server cannot be asked.
+    """
+    found = []
+    for right in rights:
+        resource, _, part = right.resource.partition("/")
+        attributes = {"group": right.group, "resource": resource, "verb": right.verb, "namespace": right.namespace}
+        if part:
+            attributes["subresource"] = part
+        review = await client.create(
+            paths.ACCESS_REVIEWS,
+            {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": attributes},
+            },
+        )
+        if not review.get("status", {}).get("allowed", False):
+            found.append(right)
+    return tuple(found)
