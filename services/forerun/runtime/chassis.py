@@ -71,7 +71,7 @@ def make_chassis(
         metrics=metrics,
         tracing=tracing,
     )
-    network = (make_network or _grpc_network)(
+    network = (make_network or _production_network(settings))(
         inbound,
         None if internal is None else CallToken(internal),
         NetworkOptions(max_connection_age_seconds=settings.max_connection_age_seconds),
@@ -86,8 +86,13 @@ def make_chassis(
     )
 
 
-def _grpc_network(inbound: Inbound, token: CallToken | None, options: NetworkOptions) -> Network:
-    return GrpcNetwork(inbound, token=token, options=options)
+def _production_network(settings: ServiceSettings) -> MakeNetwork:
+    def make(inbound: Inbound, token: CallToken | None, options: NetworkOptions) -> Network:
+        return GrpcNetwork(
+            inbound, token=token, options=options, tls=settings.tls(), health_address=settings.health_address
+        )
+
+    return make
 
 
 def chassis_parts(chassis: Chassis, settings: ServiceSettings, *, expose_metrics: bool = True) -> list[Part]:

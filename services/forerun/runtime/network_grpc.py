@@ -17,6 +17,7 @@ from forerun.runtime.network import NetworkOptions, Register, ServerHandle
 from forerun.runtime.network_health import HealthServicer
 from forerun.runtime.network_inbound import GuardedServer, Inbound
 from forerun.runtime.network_outbound import OutboundChannel
+from forerun.runtime.tls import Tls
 
 _Options = list[tuple[str, int | str]]
 
@@ -32,19 +33,30 @@ _HEALTH_SERVICE: Final[str] = health_pb2.DESCRIPTOR.services_by_name["Health"].f
 class GrpcNetwork:
     """Serves and calls over sockets. Used by one event loop; never carried across a fork.
 
-    Connections are not encrypted: addresses are loopback in local mode and inside the cluster's network otherwise,
-    and every call proves its caller with a token.
+    Without certificates connections are not encrypted, which is for loopback. Every call proves its caller with a
+    token either way.
 
     Args:
         inbound: What guards the handlers.
         token: The credential of outgoing calls.
         options: Limits and timers, the same for both sides.
+        tls: Certificates of this process, for what it serves and for what it calls.
+        health_address: `host:port` of a second server that serves health alone and is never encrypted, for probes that
+            know no certificates; None: health is served beside everything else only.
     """
 
     def __init__(
-        self, inbound: Inbound, *, token: CallToken | None = None, options: NetworkOptions | None = None
+        self,
+        inbound: Inbound,
+        *,
+        token: CallToken | None = None,
+        options: NetworkOptions | None = None,
+        tls: Tls | None = None,
+        health_address: str | None = None,
     ) -> None:
         self._inbound = inbound
+        self._tls = tls
+        self._health_address = health_address
         self._token = token
         self._options = options or NetworkOptions()
         self._channels: dict[str, OutboundChannel] = {}
@@ -53,6 +65,7 @@ class GrpcNetwork:
         self, name: str, target: str, register: Sequence[Register], *, services: Sequence[str]
     ) -> ServerHandle:
         """Listens on `target`; see `Network.serve`."""
+        credentials = None if self._tls is None else self._tls.server_credentials()
         server = grpc.aio.server(options=server_options(self._options))
         guarded = GuardedServer(server, self._inbound, max_message_bytes=self._options.max_message_bytes)
         for add in register:
@@ -61,26 +74,33 @@ class GrpcNetwork:
         health = HealthServicer(services)
         health_pb2_grpc.add_HealthServicer_to_server(health, server)
         reflection.enable_server_reflection([*services, _HEALTH_SERVICE, reflection.SERVICE_NAME], server)
-        try:
-            port = server.add_insecure_port(target)
-        except RuntimeError as error:
-            raise FailedPrecondition(
-                ErrorReason.SETTING_INVALID,
-                f"{name} cannot listen on {target!r}; set listen_address to host:port of a free port",
-                metadata={"setting": "listen_address"},
-            ) from error
+        port = _listen(server, name, target, "listen_address", credentials)
+        probed = None
+        if self._health_address is not None:
+            probed = grpc.aio.server(options=server_options(self._options))
+            health_pb2_grpc.add_HealthServicer_to_server(health, probed)
+            _listen(probed, name, self._health_address, "health_address", None)
+            await probed.start()
         await server.start()
-        return _GrpcServerHandle(server, guarded, health, _bound_address(target, port))
+        return _GrpcServerHandle(server, guarded, health, _bound_address(target, port), probed)
 
     def channel(self, target: str) -> grpc.aio.Channel:
         """The channel to `target`; see `Network.channel`."""
         channel = self._channels.get(target)
         if channel is None:
-            inner = grpc.aio.insecure_channel(target, options=channel_options(self._options))
+            inner = self._open(target)
             channel = self._channels[target] = OutboundChannel(
                 inner, self._token, max_message_bytes=self._options.max_message_bytes
             )
         return channel
+
+    def _open(self, target: str) -> grpc.aio.Channel:
+        arguments = channel_options(self._options)
+        if self._tls is None:
+            return grpc.aio.insecure_channel(target, options=arguments)
+        return grpc.aio.secure_channel(
+            target, self._tls.channel_credentials(), options=[*arguments, *self._tls.channel_options()]
+        )
 
     async def close(self) -> None:
         """Closes all channels; calls that still run on them are cancelled."""
@@ -92,8 +112,16 @@ class GrpcNetwork:
 class _GrpcServerHandle:
     """A listening server with its health."""
 
-    def __init__(self, server: grpc.aio.Server, guarded: GuardedServer, health: HealthServicer, address: str) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        guarded: GuardedServer,
+        health: HealthServicer,
+        address: str,
+        probed: grpc.aio.Server | None,
+    ) -> None:
         self._server = server
+        self._probed = probed
         self._guarded = guarded
         self._health = health
         self._address = address
@@ -116,8 +144,31 @@ class _GrpcServerHandle:
         await asyncio.sleep(max(0.0, min(_REFUSING_SECONDS, grace_seconds) - spent))
         self._guarded.interrupt()
         # Kept here: a caller that is cancelled leaves it running and calls again with less grace.
-        self._stopping = self._stopping or asyncio.ensure_future(self._server.stop(_CUT_SECONDS))
+        self._stopping = self._stopping or asyncio.ensure_future(self._stop_servers())
         await asyncio.shield(self._stopping)
+
+    async def _stop_servers(self) -> None:
+        await self._server.stop(_CUT_SECONDS)
+        if self._probed is not None:
+            await self._probed.stop(_CUT_SECONDS)
+
+
+def _listen(
+    server: grpc.aio.Server, name: str, target: str, setting: str, credentials: grpc.ServerCredentials | None
+) -> int:
+    """Takes an address; the port that it got.
+
+    Raises:
+        FailedPrecondition: it cannot be taken.
+    """
+    try:
+        return server.add_insecure_port(target) if credentials is None else server.add_secure_port(target, credentials)
+    except RuntimeError as error:
+        raise FailedPrecondition(
+            ErrorReason.SETTING_INVALID,
+            f"{name} cannot listen on {target!r}; set {setting} to host:port of a free port",
+            metadata={"setting": setting},
+        ) from error
 
 
 def server_options(options: NetworkOptions) -> _Options:

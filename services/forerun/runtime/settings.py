@@ -13,16 +13,17 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from forerun.runtime.app import App, run_process
 from forerun.runtime.errors import ErrorReason, FailedPrecondition, ForerunError, Unavailable
 from forerun.runtime.logs import configure_logs
+from forerun.runtime.tls import Tls
 
 EXIT_FAILED: Final = 1
 EXIT_WRONG_USE: Final = 2
@@ -78,6 +79,19 @@ class ServiceSettings(BaseSettings):
     """JSON file with the digests of user tokens. It is read again when it changes, which is how tokens are revoked."""
     internal_token_file: Path | None = None
     """File with the token that the services of one installation share, 32 random bytes or more."""
+    tls_certificate_file: Path | None = None
+    """Certificate of this process in PEM, for what it serves and calls. It is read again when it changes. None encrypts
+    nothing, which is for loopback."""
+    tls_key_file: Path | None = None
+    """Key of that certificate in PEM."""
+    tls_ca_file: Path | None = None
+    """Authority in PEM that certificates of the other services come from."""
+    tls_ask_clients: bool = True
+    """Refuse callers without a certificate of that authority. False where agents call, who have tokens alone."""
+    tls_server_name: str = ""
+    """Name that certificates of the other services hold, whatever their addresses. Empty takes the address."""
+    health_address: str | None = None
+    """`host:port` of a second server for health alone, never encrypted: probes of Kubernetes know no certificates."""
     shutdown_seconds: float = Field(default=20.0, gt=0, le=600)
     """Bound of an orderly stop. Below Kubernetes' default of 30 s before it kills, forced steps included."""
     drain_seconds: float = Field(default=0.0, ge=0, le=60)
@@ -93,10 +107,17 @@ class ServiceSettings(BaseSettings):
     trace_sample_ratio: float = Field(default=1.0, ge=0, le=1)
     """Share of traces that are recorded, decided where a trace begins."""
 
-    @field_validator("listen_address", "metrics_address")
+    @model_validator(mode="after")
+    def _has_whole_tls(self) -> Self:
+        given = [self.tls_certificate_file, self.tls_key_file, self.tls_ca_file]
+        if any(given) and not all(given):
+            raise ValueError("tls_certificate_file, tls_key_file and tls_ca_file are given together or not at all")
+        return self
+
+    @field_validator("listen_address", "metrics_address", "health_address")
     @classmethod
-    def _is_address(cls, value: str) -> str:
-        if not _ADDRESS.fullmatch(value):
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and not _ADDRESS.fullmatch(value):
             raise ValueError("must be host:port")
         return value
 
@@ -136,6 +157,18 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _prefix(cls) -> str:
         return str(cls.model_config["env_prefix"])
+
+    def tls(self) -> Tls | None:
+        """The process's certificates, if it has any."""
+        if self.tls_certificate_file is None or self.tls_key_file is None or self.tls_ca_file is None:
+            return None
+        return Tls(
+            certificate_file=self.tls_certificate_file,
+            key_file=self.tls_key_file,
+            ca_file=self.tls_ca_file,
+            ask_clients=self.tls_ask_clients,
+            server_name=self.tls_server_name,
+        )
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """The files that settings name, by variable."""
