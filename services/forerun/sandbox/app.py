@@ -18,6 +18,7 @@ from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
 from forerun.runtime.metrics import Metrics
 from forerun.runtime.tasks import TaskScope
+from forerun.sandbox.allowance import Allowance
 from forerun.sandbox.commands.runner import CommandRunner
 from forerun.sandbox.connectors.command import CommandConnector, MakeRunner
 from forerun.sandbox.connectors.connections import Connections
@@ -84,6 +85,7 @@ class _Room:
         self._servicer: SandboxServicer | None = None
         self._engine: Engine | None = None
         self._source: DefinitionSource | None = None
+        self._allowance: Allowance | None = None
         self._slots: Slots | None = None
         self._registry: Registry | None = None
 
@@ -155,6 +157,8 @@ class _Room:
             worker=self._worker,
             slots=(settings.authoritative_slots, settings.speculative_slots),
         )
+        self._allowance = Allowance(self._bus.bus, settings.pool, settings.speculative_slots, slots.allow)
+        await self._allowance.start()
         await source.start()
         await registry.listed(settings.list_tools_seconds)
         self._tasks.every(_LOOK_SECONDS, source.look, name="policy-file")
@@ -178,6 +182,8 @@ class _Room:
             await self._engine.stop(grace_seconds * 0.7)
         if self._source is not None:
             await self._source.stop()
+        if self._allowance is not None:
+            await self._allowance.stop()
         await self._tasks.stop(grace_seconds * 0.2)
 
     def _load_changed(self) -> None:
@@ -226,7 +232,9 @@ class _Room:
         return sandbox_pb2.LoadReport(
             worker=self._worker, address=self._address, authoritative_free=slots.authoritative_free,
             speculative_free=slots.speculative_free, authoritative_waiting=slots.waiting,
-            tools_generation=registry.generation,
+            tools_generation=registry.generation, pool=self._settings.pool,
+            authoritative_running=slots.taken(speculative=False), speculative_running=slots.taken(speculative=True),
+            speculative_refused=slots.refused, oldest_wait_seconds=slots.oldest_wait_seconds,
         ).SerializeToString()  # fmt: skip
 
 

@@ -31,6 +31,9 @@ class SandboxSettings(ServiceSettings):
     """Executions that agents wait for, at once. Speculation never takes one of these."""
     speculative_slots: int = Field(default=4, ge=0, le=1024)
     """Executions ahead of time, at once. Authoritative work takes these too when its own are full."""
+    pool: str = ""
+    """Name of the SpeculationPool that this worker belongs to: its load is reported for it, and its capacity bounds the
+    speculative slots, below `speculative_slots`. Empty: none."""
     authoritative_queue: int = Field(default=limits.CALL_QUEUE, ge=0, le=100_000)
     """Authoritative executions that may wait for a slot; beyond it they are refused, so that callers go elsewhere."""
     isolation: Choice = Choice.AUTO

@@ -46,6 +46,7 @@ class _Waiter:
     tool: str
     tool_limit: int | None
     leave: Callable[[], None]
+    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     seated: asyncio.Future[Seat] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -67,6 +68,27 @@ class Slots:
         self._taken: list[Seat] = []
         self._waiters: deque[_Waiter] = deque()
         self._numbers = 0
+        self._allowed = speculative
+        self.refused = 0
+        """Executions ahead of time that found no free seat, since the start."""
+
+    def allow(self, speculative: int) -> None:
+        """Sets how many speculative seats may be in use: what a pool's capacity allows, never more than configured.
+
+        Those in use beyond it end by themselves; authoritative work sends them away before it waits, as always.
+        """
+        self._allowed = max(0, min(speculative, self._speculative))
+        self._changed()
+
+    @property
+    def allowed(self) -> int:
+        """Speculative seats that may be in use now."""
+        return self._allowed
+
+    @property
+    def oldest_wait_seconds(self) -> float:
+        """How long the first of those that wait has waited; 0 where none does."""
+        return asyncio.get_running_loop().time() - self._waiters[0].since if self._waiters else 0.0
 
     @property
     def authoritative_free(self) -> int:
@@ -77,7 +99,7 @@ class Slots:
     def speculative_free(self) -> int:
         """Speculative executions that could start now."""
         ahead = len(self._taken) - self._authoritative_taken()
-        return max(0, min(self._speculative - ahead, self._all - len(self._taken)))
+        return max(0, min(self._allowed - ahead, self._all - len(self._taken)))
 
     @property
     def waiting(self) -> int:
@@ -96,6 +118,7 @@ class Slots:
             ResourceExhausted: None is free now.
         """
         if self.speculative_free < 1 or not self._tool_has_room(tool, tool_limit):
+            self.refused += 1
             raise ResourceExhausted(
                 ErrorReason.NO_FREE_SLOT, "no free slot for work ahead of time; it never waits for one"
             )
