@@ -14,6 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from forerun.cli.credentials.certificates import Pair, issue, new_authority
 from forerun.cli.up.ports import free_ports
+from forerun.client import NotConfigured
+from forerun.client._channel import open_channel
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.errors import FailedPrecondition, Unavailable
 from forerun.runtime.ids import SystemIds
@@ -129,6 +131,21 @@ async def test_agents_need_the_authority_only_where_clients_are_not_asked(mine: 
     async with grpc.aio.secure_channel(server.address, credentials, options=options) as channel:
         stub: Any = channel.unary_unary(f"/{SERVICE}/Once")
         assert await stub(b"ping", timeout=5) == b"ping"
+    await server.stop(0)
+
+
+async def test_an_agent_finds_the_authority_by_its_environment(
+    tmp_path: Path, authority: Pair, mine: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = write(tmp_path / "reached", issue(authority, [NAME, "127.0.0.1"], datetime.now(UTC)), authority)
+    server = await serve(replace(reached, ask_clients=False))
+    monkeypatch.setenv("FORERUN_CA_FILE", str(mine.ca_file))
+    async with open_channel(server.address, None) as channel:
+        stub: Any = channel.unary_unary(f"/{SERVICE}/Once")
+        assert await stub(b"ping", timeout=5) == b"ping"
+    monkeypatch.setenv("FORERUN_CA_FILE", str(tmp_path / "gone"))
+    with pytest.raises(NotConfigured, match="FORERUN_CA_FILE names"):
+        open_channel(server.address, None)
     await server.stop(0)
 
 

@@ -7,6 +7,8 @@ may be installed without the platform, and a contract test compares them.
 from __future__ import annotations
 
 import ipaddress
+import os
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -14,6 +16,8 @@ import grpc.aio
 
 from forerun.client._errors import NotConfigured
 
+CA_VARIABLE: Final = "FORERUN_CA_FILE"
+"""Names a file with the certificate authority of the platform, in PEM."""
 MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """Largest message in either direction; larger results travel in chunks."""
 KEEPALIVE_SECONDS: Final = 30.0
@@ -47,20 +51,37 @@ def channel_options() -> list[tuple[str, int | str]]:
 
 
 def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    """A channel, made inside the running loop. Without credentials it is not encrypted: loopback, or a trusted net.
+    """A channel, made inside the running loop.
 
     Args:
         address: One address, or several with commas between them; each is tried, and those that answer are used in
             turn.
-        credentials: Encrypts the connection.
+        credentials: Encrypts the connection. Default: with the authority in the file that `FORERUN_CA_FILE` names, else
+            it is not encrypted, which is for loopback and trusted networks.
 
     Raises:
-        NotConfigured: one of several addresses is no IP address with a port.
+        NotConfigured: one of several addresses is no IP address with a port, or the file cannot be read.
     """
     target = target_of(address)
     if credentials is None:
+        credentials = _credentials_of_environment()
+    if credentials is None:
         return grpc.aio.insecure_channel(target, options=channel_options())
     return grpc.aio.secure_channel(target, credentials, options=channel_options())
+
+
+def _credentials_of_environment() -> grpc.ChannelCredentials | None:
+    file = os.environ.get(CA_VARIABLE)
+    if not file:
+        return None
+    try:
+        return grpc.ssl_channel_credentials(Path(file).read_bytes())
+    except OSError as error:
+        raise NotConfigured(
+            "AUTHORITY_UNREADABLE",
+            f"{CA_VARIABLE} names {file}, which cannot be read: {error.strerror}",
+            metadata={"file": file},
+        ) from error
 
 
 def target_of(address: str) -> str:
