@@ -256,3 +256,80 @@ def test_equal_reads_share_one_execution_and_results_are_those_without_forerun(s
         assert ids(s, "get") == [3, 3], "once for each of the two sessions"
 
     stage(play)
+
+
+class SlowUplink:
+    """The service, to which every part of a plan takes two seconds more."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+
+    def RunPlan(self, **more: Any) -> Any:  # noqa: N802
+        call = self._stub.RunPlan(**more)
+        write = call.write
+
+        async def slowly(message: Any) -> None:
+            await asyncio.sleep(2.0)
+            await write(message)
+
+        call.write = slowly
+        return call
+
+
+async def restarted(s: Stage) -> None:
+    """The orchestrator is lost and comes back."""
+    await s.platform.stop_service("orchestrator", 0.2)
+    await asyncio.sleep(0.5)
+    await s.platform.start_service("orchestrator")
+
+
+def test_a_plan_of_several_rounds_goes_on_with_another_orchestrator(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session, session.plan() as plan:
+            await plan.add(PlanTask("one", "set", {"id": 1}))
+            await plan.finish()
+            await plan.again()
+            await plan.add(PlanTask("two", "get", {"id": "$one.next"}))
+            await plan.finish()
+            await plan.again()
+            await plan.add(PlanTask("three", "set", {"id": "$two.next"}))
+            await restarted(s)
+            async with asyncio.timeout(60):
+                result = await plan.finish()
+        assert [one.status for one in result.tasks] == [TaskStatus.OK] * 3
+        assert (ids(s, "set"), ids(s, "get")) == ([1, 3], [2])
+
+    stage(play)
+
+
+@pytest.mark.parametrize("stop", ["refuse", "cancel", "fail_fast"])
+def test_what_was_stopped_before_it_began_does_not_begin_after_a_crash(stage: Any, stop: str) -> None:
+    """Said again from the beginning, the write would have its input at once, and the stop would come too late."""
+
+    async def play(s: Stage) -> None:
+        policy = OnFailure.FAIL_FAST if stop == "fail_fast" else OnFailure.ISOLATE
+        async with s.client.session("a") as session, session.plan(on_failure=policy) as plan:
+            await plan.add(PlanTask("read", "get", {"id": 1}), PlanTask("write", "set", {"id": "$read.next"}))
+            await asyncio.sleep(0.5)
+            match stop:
+                case "refuse":
+                    await plan.refuse("the planner broke off")
+                case "cancel":
+                    await plan.cancel("write")
+                case _:
+                    await plan.add(PlanTask("bad", "stock", {"id": "x"}))
+            first = await plan.finish()
+            assert first["write"].status in (TaskStatus.SKIPPED, TaskStatus.CANCELLED)
+            await plan.again()
+            await plan.add(PlanTask("later", "get", {"id": 7}), PlanTask("last", "set", {"id": "$later.next"}))
+            await asyncio.sleep(0.5)
+            stub = plan._stub
+            plan._stub = lambda: SlowUplink(stub())  # type: ignore[assignment,return-value]
+            await restarted(s)
+            async with asyncio.timeout(60):
+                result = await plan.finish()
+        assert ids(s, "set") == [8]
+        assert result["write"].status in (TaskStatus.SKIPPED, TaskStatus.CANCELLED)
+        assert [result[one].status for one in ("later", "last")] == [TaskStatus.OK] * 2
+
+    stage(play)

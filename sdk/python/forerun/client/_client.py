@@ -69,6 +69,7 @@ class AsyncClient(ToolHost):
         self.direct = direct
         self.direct_after_seconds = direct_after_seconds
         self._opened = False
+        self._known: dict[str, Sequence[ToolInfo]] = {}
         self._reads: dict[str, frozenset[str]] = {}
         self._going_direct: list[AsyncSession] = []
         self._stub: session_pb2_grpc.SessionServiceStub | None = None
@@ -211,7 +212,14 @@ class AsyncClient(ToolHost):
     async def learn(self, agent: str) -> None:
         """Asks what the tools of an agent do, for a time when nobody can be asked."""
         with contextlib.suppress(ForerunClientError):
-            self._reads[agent] = frozenset(tool.name for tool in await self.list_tools(agent) if tool.reads)
+            await self.known_tools(agent, ask=True)
+
+    async def known_tools(self, agent: str, *, ask: bool) -> Sequence[ToolInfo]:
+        """The platform's tools: asked for now, or those that it has named before."""
+        if ask:
+            self._known[agent] = await self.list_tools(agent)
+            self._reads[agent] = frozenset(tool.name for tool in self._known[agent] if tool.reads)
+        return self._known.get(agent, ())
 
     def goes_direct(self, session: AsyncSession, direct: bool) -> None:
         """A session's calls begin or cease to go around the platform. The log says so once, not for each session."""

@@ -37,17 +37,30 @@ def parse_exact(content: bytes) -> JsonValue:
         NotExact: it is none: two equal keys, NaN, nesting or numbers beyond the bounds, half a surrogate pair.
     """
     try:
-        value: JsonValue = json.loads(
-            content.decode("utf-8"),
-            parse_int=_integer,
-            parse_float=_decimal,
-            parse_constant=_no_constant,
-            object_pairs_hook=_object,
-        )
-    except (ValueError, RecursionError) as error:
-        raise NotExact(f"no strict JSON: {type(error).__name__}") from error
-    spelled(value)  # refuses what no text may hold: levels, surrogates
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotExact("no UTF-8") from error
+    value, end = parse_prefix(text)
+    if text[end:].strip(_WHITESPACE):
+        raise NotExact("text after the value")
     return value
+
+
+def parse_prefix(text: str, start: int = 0) -> tuple[JsonValue, int]:
+    """The strict JSON value that begins at a position, after white space, and the position behind it.
+
+    Raises:
+        NotExact: as `parse_exact`.
+    """
+    begins = len(text) - len(text[start:].lstrip(_WHITESPACE))
+    value: JsonValue
+    try:
+        value, end = _DECODER.raw_decode(text, begins)
+    except (ValueError, RecursionError) as error:
+        what = error.args[0] if isinstance(error, NotExact) else type(error).__name__
+        raise NotExact(f"no strict JSON: {what}") from error
+    spelled(value)  # refuses what no text may hold: levels, surrogates
+    return value, end
 
 
 def spelled(value: JsonValue) -> bytes:
@@ -95,6 +108,12 @@ def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     if len(found) != len(pairs):
         raise NotExact("a key occurs twice in one object")
     return found
+
+
+_WHITESPACE: Final = " \t\n\r"
+_DECODER: Final = json.JSONDecoder(
+    parse_int=_integer, parse_float=_decimal, parse_constant=_no_constant, object_pairs_hook=_object
+)
 
 
 def _write(value: JsonValue, parts: list[str], levels_left: int) -> None:

@@ -37,6 +37,7 @@ class SessionListener:
         held_out: The hold-out took the session.
         policy: Name and version of the policy in force.
         turn: Number of the last message.
+        own_seconds: Time limits of functions of the program, as the platform says.
         bypass: The way around the platform.
     """
 
@@ -59,7 +60,7 @@ class SessionListener:
         self._session = session
         self._agent = agent
         self._invocations = Invocations(tools, answer)
-        self._own_seconds: Mapping[str, float] = {}
+        self.own_seconds: Mapping[str, float] = {}
         self._own_reads: frozenset[str] = frozenset()
         self._learning: asyncio.Task[None] | None = None
         self.bypass = Bypass(
@@ -73,9 +74,9 @@ class SessionListener:
     async def limits(self) -> Mapping[str, float]:
         """The tools' own time limits in seconds; of those in this program at least, where the platform is away."""
         try:
-            return {**self._own_seconds, **await self._platform.timeouts(self._agent)}
+            return {**self.own_seconds, **await self._platform.timeouts(self._agent)}
         except ForerunClientError:
-            return self._own_seconds
+            return self.own_seconds
 
     async def close(self) -> None:
         """Stops what the platform has asked for."""
@@ -91,7 +92,7 @@ class SessionListener:
         self.held_out = message.held_out
         self.policy = message.policy
         self.turn = max(self.turn, message.last_turn)
-        self._own_seconds = {tool.name: tool.contract.timeout_seconds for tool in message.client_tools}
+        self.own_seconds = {tool.name: tool.contract.timeout_seconds for tool in message.client_tools}
         self._own_reads = frozenset(tool.name for tool in message.client_tools if only_reads(tool.contract))
         self.bypass.up()
         if self.bypass.enabled and self._learning is None:

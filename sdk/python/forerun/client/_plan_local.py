@@ -144,6 +144,8 @@ class LocalPlan:
     def _take(self) -> None:
         while self._taken < len(self._parts):
             part = self._parts[self._taken]
+            if part.HasField("again") and not self._told:
+                return  # what is said after it is about the next round
             match part.WhichOneof("message"):
                 case "tasks":
                     self._add(part.tasks.tasks, perhaps_begun=self._may_have_begun(self._taken))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from forerun.client._calls import Batch, OpenCall
 from forerun.client._errors import ForerunClientError
-from forerun.client._results import Failure, Result
+from forerun.client._results import Failure, Result, ToolInfo
 from forerun.v1 import session_pb2
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class Platform(Protocol):
 
     async def learn(self, agent: str) -> None:
         """Asks what the tools of an agent do, for a time when nobody can be asked."""
+        ...
+
+    async def known_tools(self, agent: str, *, ask: bool) -> Sequence[ToolInfo]:
+        """The platform's tools: asked for now, or those that it has named before."""
         ...
 
     def connect(self, session: AsyncSession, hello: session_pb2.Hello, listener: Listener) -> Connection:

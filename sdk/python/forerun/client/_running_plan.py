@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final
@@ -25,6 +26,7 @@ from forerun.client._plan import (
     PlanTask,
     Progress,
     TaskResult,
+    TaskStatus,
     name_of,
     task_message,
     task_result,
@@ -33,6 +35,9 @@ from forerun.client._plan_local import LocalPlan, TaskCalls
 from forerun.client._results import Failure, failure_of
 from forerun.v1 import plan_pb2, session_pb2, session_pb2_grpc
 
+_LOG: Final = logging.getLogger("forerun.client")
+# Longer than the platform waits for what it stops with a plan (CANCEL_SETTLE_SECONDS).
+_LEAVE_SECONDS: Final = 8.0
 # Tries without any news in between; with news the count begins again.
 _TRIES: Final = 60
 
@@ -66,6 +71,8 @@ class RunningPlan:
         self._progress = progress
         self._calls = calls
         self._written = 0
+        self._heard = 0
+        self._round_heard = asyncio.Event()
         self._parts: list[session_pb2.RunPlanRequest] = [session_pb2.RunPlanRequest(start=start)]
         self._more = asyncio.Event()
         self._closed = False
@@ -88,7 +95,11 @@ class RunningPlan:
             self._say(session_pb2.RunPlanRequest(cancel=plan_pb2.PlanCancel()))
         self._closed = True
         self._more.set()
-        await asyncio.wait([self._task])
+        await asyncio.wait([self._task], timeout=_LEAVE_SECONDS)
+        if not self._task.done():
+            _LOG.warning("the platform did not say in time how a plan has ended that was left")
+            self._task.cancel()
+            await asyncio.wait([self._task])
         for one in self._rounds:
             if one.done() and not one.cancelled():
                 one.exception()  # what nobody asked for is no unhandled error
@@ -171,6 +182,9 @@ class RunningPlan:
                 if not (failure.transient or taken_over) or tries >= _TRIES:
                     self._fail(failure.error)
                     return
+                if self._was_stopped():
+                    await self._run_here()
+                    return
                 await asyncio.sleep(max(pause, failure.error.retry_after_seconds or 0.0))
                 pause = min(pause * 2, BACKOFF_MAX_SECONDS) if tries else BACKOFF_INITIAL_SECONDS
         finally:
@@ -178,6 +192,19 @@ class RunningPlan:
             if not self._rounds[-1].done():
                 # Also after a defect of the client nobody waits for ever.
                 self._rounds[-1].set_exception(PlatformError("INTERNAL", "the plan ended without its end"))
+
+    def _was_stopped(self) -> bool:
+        """Something of the plan was stopped, so that what never started depends on when that was.
+
+        Said again from the beginning, the plan might start it. The client knows what did not start.
+        """
+        if any(part.WhichOneof("message") in ("refuse", "cancel") for part in self._parts):
+            return True
+        return any(
+            one.status in (TaskStatus.SKIPPED, TaskStatus.CANCELLED)
+            and (one.failure is None or one.failure.reason != "input_failed")
+            for one in self._known.values()
+        )
 
     async def _run_here(self) -> None:
         local = LocalPlan(
@@ -200,6 +227,8 @@ class RunningPlan:
 
     async def _stream(self) -> None:
         """One stream from the plan's start to its end; everything that was said is said again."""
+        self._heard = 0
+        self._round_heard.clear()
         call: Any = self._stub().RunPlan(metadata=self._metadata())
         writer = asyncio.get_running_loop().create_task(self._write(call))
         chunks = bytearray()
@@ -218,6 +247,8 @@ class RunningPlan:
                         ended = message.ended
                         failed = failure_of(ended.failure) if ended.HasField("failure") else None
                         self._round_over(status, failed, ended.round)
+                        self._heard = ended.round + 1
+                        self._round_heard.set()
         finally:
             writer.cancel()
             await asyncio.wait([writer])
@@ -225,9 +256,12 @@ class RunningPlan:
 
     async def _write(self, call: Any) -> None:
         try:
-            said = 0
+            said = rounds = 0
             while True:
                 while said < len(self._parts):
+                    if self._parts[said].HasField("again"):
+                        rounds += 1
+                        await self._until_heard(rounds)
                     self._written = max(self._written, said + 1)
                     await call.write(self._parts[said])
                     said += 1
@@ -238,6 +272,12 @@ class RunningPlan:
                 await self._more.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the stream is over; whoever reads it learns why
+
+    async def _until_heard(self, rounds: int) -> None:
+        """Another round begins when the last one has ended, also where all of them are said again."""
+        while self._heard < rounds:
+            self._round_heard.clear()
+            await self._round_heard.wait()
 
     def _task_over(self, result: TaskResult) -> None:
         if result.index not in self._known:

@@ -7,17 +7,17 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
-from forerun.client._asking import Asking, open_batch
+from forerun.client._asking import DEADLINE_DEFAULT_SECONDS, Asking, open_batch
 from forerun.client._calls import Batch, asked_calls, too_much
 from forerun.client._channel import MESSAGE_BYTES
 from forerun.client._connection import Connection
-from forerun.client._errors import InvalidRequest, SessionClosed
+from forerun.client._errors import InvalidRequest, PlatformUnavailable, SessionClosed
 from forerun.client._json import Arguments
 from forerun.client._listener import SessionListener
 from forerun.client._message import StreamedMessage
 from forerun.client._plan import OnFailure, PlanResult, PlanTask, Progress, policy_message
 from forerun.client._ports import Platform
-from forerun.client._results import Call, Mode, Result, Totals, totals_of
+from forerun.client._results import Call, Mode, Result, ToolInfo, Totals, totals_of
 from forerun.client._running_plan import RunningPlan
 from forerun.client._tools import Tool, ToolHost
 from forerun.v1 import common_pb2, event_pb2, plan_pb2, session_pb2
@@ -162,6 +162,33 @@ class AsyncSession(ToolHost):
         if self._asking is not None:
             self._asking.close()
         await self._listener.close()
+
+    async def list_tools(self) -> list[ToolInfo]:
+        """The tools that this session can call: those of the platform, and functions of this program.
+
+        While the platform is away and there is a way around it: those that it had named before.
+
+        Raises:
+            ForerunClientError: the platform does not answer, or refuses.
+        """
+        try:
+            known = await self._platform.known_tools(self.agent, ask=not self._bypass.active)
+        except PlatformUnavailable:
+            if not self._bypass.enabled:
+                raise
+            known = await self._platform.known_tools(self.agent, ask=False)
+        found = {tool.name: tool for tool in known} | {name: self._info(tool) for name, tool in self._own_tools.items()}
+        return [tool for name, tool in found.items() if not self._tools or name in self._tools]
+
+    def _info(self, tool: Tool) -> ToolInfo:
+        return ToolInfo(
+            name=tool.name,
+            version="",
+            input_schema=tool.schema,
+            description=tool.description,
+            timeout_seconds=self._listener.own_seconds.get(tool.name) or DEADLINE_DEFAULT_SECONDS,
+            reads=self._listener.reads(tool.name),
+        )
 
     # ------------------------------------------------------------ what happens in the agent
 

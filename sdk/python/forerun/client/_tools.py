@@ -56,6 +56,11 @@ class Tool:
     schema: str
     function: Callable[..., Any]
 
+    @property
+    def description(self) -> str:
+        """What it does, for models: its documentation."""
+        return inspect.getdoc(self.function) or ""
+
     def message(self) -> session_pb2.ClientTool:
         """Its declaration on the wire."""
         return session_pb2.ClientTool(name=self.name, input_schema=self.schema)
