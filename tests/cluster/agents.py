@@ -61,10 +61,10 @@ class Work:
 
 
 @asynccontextmanager
-async def working(address: str, token: str, sessions: int) -> AsyncIterator[Work]:
-    """So many sessions at a time, until the block ends; then each ends in order."""
+async def working(sessions: int) -> AsyncIterator[Work]:
+    """So many sessions at a time at the platform of the environment, until the block ends; then each ends in order."""
     work, over = Work(), asyncio.Event()
-    async with AsyncClient(address, token, connect_timeout_seconds=60.0) as client:
+    async with AsyncClient(connect_timeout_seconds=60.0) as client:
         agents = [asyncio.create_task(_agent(client, work, over, number)) for number in range(sessions)]
         try:
             yield work

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.kubernetes.cluster import Cluster
@@ -42,6 +43,11 @@ class Installation:
         shown = self.kubectl("get", "secret", f"{RELEASE}-client", "--output=jsonpath={.data.token}")
         return base64.b64decode(shown).decode()
 
+    def write_authority(self, file: Path) -> None:
+        """Writes the authority of the platform's certificate, as NOTES tells to."""
+        shown = self.kubectl("get", "secret", f"{RELEASE}-client", "--output=jsonpath={.data.ca\\.crt}")
+        file.write_bytes(base64.b64decode(shown))
+
     def kubectl(self, *arguments: str) -> str:
         """Runs kubectl in the release's namespace."""
         return self.cluster.plane.kubectl("--namespace", NAMESPACE, *arguments)
@@ -59,7 +65,8 @@ class Installation:
             f"--values={CHART / 'profiles' / 'small.yaml'}",
             "--set=image.repository=localhost/forerun", "--set=sandboxImage.repository=localhost/forerun-sandbox",
             "--set=orchestrator.replicas=2", "--set=orchestrator.service.type=NodePort",
-            f"--set=orchestrator.service.nodePort={NODE_PORT}", "--set=demo.enabled=true", *options,
+            f"--set=orchestrator.service.nodePort={NODE_PORT}", "--set=demo.enabled=true",
+            f"--set=tls.names={{{NODE_ADDRESS}}}", *options,
         )  # fmt: skip
 
     def pods(self, component: str | None = None) -> list[dict[str, Any]]:

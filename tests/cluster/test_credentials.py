@@ -6,12 +6,13 @@ import base64
 import json
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import httpx
 import pytest
 
 from forerun.cli.credentials.command import make
-from forerun.cli.credentials.material import SECRETS, Holder
+from forerun.cli.credentials.material import SECRETS, Holder, Serving
 from forerun.cli.credentials.secrets import Secrets
 from forerun.runtime.auth import token_digest
 from forerun.runtime.clock import SystemClock
@@ -21,6 +22,7 @@ from tests.cluster.kubernetes.control_plane import ControlPlane, control_plane
 
 IDS = SystemIds(SystemClock())
 HOLDER = Holder("default", "agents")
+SERVING = Serving(("forerun-services",), datetime(2030, 1, 1, tzinfo=UTC))
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +45,14 @@ def secrets(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Sec
 
 
 def test_secrets_are_made_once_and_belong_to_their_owner(plane: ControlPlane, secrets: Secrets) -> None:
-    made = make(secrets, "forerun", "owner", HOLDER, IDS)
+    made = make(secrets, "forerun", "owner", HOLDER, IDS, SERVING)
     assert [line.split(":")[0] for line in made] == [f"forerun-{name}" for name in SECRETS]
     before = {name: secrets.read(f"forerun-{name}") for name in SECRETS}
     client, tokens = before["client"], before["tokens"]
     assert client is not None and tokens is not None
     (entry,) = json.loads(tokens["tokens.json"])["tokens"]
     assert entry["sha256"] == token_digest(client["token"].decode())
-    assert make(secrets, "forerun", "owner", HOLDER, IDS) == []
+    assert make(secrets, "forerun", "owner", HOLDER, IDS, SERVING) == []
     assert {name: secrets.read(f"forerun-{name}") for name in SECRETS} == before
     shown = json.loads(plane.kubectl("get", "secrets", "--all-namespaces", "--output=json"))["items"]
     owners = {one["metadata"]["ownerReferences"][0]["name"] for one in shown}
@@ -63,7 +65,7 @@ def test_what_is_missing_is_added_beside_what_people_put_there(plane: ControlPla
     metadata = {"name": "forerun-nats", "namespace": namespace}
     theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"orchestrator": password}}
     plane.kubectl("apply", "--filename=-", stdin=json.dumps(theirs))
-    make(secrets, "forerun", "owner", HOLDER, IDS)
+    make(secrets, "forerun", "owner", HOLDER, IDS, SERVING)
     found = secrets.read("forerun-nats")
     assert found is not None
     assert found["orchestrator"] == b"mine"
@@ -72,5 +74,5 @@ def test_what_is_missing_is_added_beside_what_people_put_there(plane: ControlPla
 
 def test_an_owner_that_does_not_exist_is_named(secrets: Secrets) -> None:
     with pytest.raises(FailedPrecondition, match=r'404 serviceaccounts "nobody" not found'):
-        make(secrets, "forerun", "nobody", HOLDER, IDS)
+        make(secrets, "forerun", "nobody", HOLDER, IDS, SERVING)
     assert secrets.read("forerun-client") is None

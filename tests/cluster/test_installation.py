@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,17 +39,36 @@ def installation() -> Iterator[Installation]:
         yield made
 
 
+def agent(installation: Installation, folder: Path) -> dict[str, str]:
+    """The environment of an agent outside of the cluster, as NOTES tells to make it."""
+    authority = folder / "ca.crt"
+    installation.write_authority(authority)
+    return {
+        **os.environ,
+        "FORERUN_ADDRESS": installation.address,
+        "FORERUN_TOKEN": installation.token,
+        "FORERUN_CA_FILE": str(authority),
+    }
+
+
+@pytest.fixture
+def outside(installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes this process such an agent."""
+    for name, value in agent(installation, tmp_path).items():
+        monkeypatch.setenv(name, value)
+
+
 def report(line: str) -> None:
     """Says a figure where `make test-cluster` keeps it."""
     print(f"\ncluster: {line}", file=sys.stderr, flush=True)
 
 
 @pytest.mark.timeout(2_400)
-def test_install_to_a_served_session(installation: Installation) -> None:
+def test_install_to_a_served_session(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> None:
     begun = time.monotonic()
     said = installation.helm("install")
     ready = time.monotonic() - begun
-    environment = {**os.environ, "FORERUN_ADDRESS": installation.address, "FORERUN_TOKEN": installation.token}
+    environment = agent(installation, tmp_path_factory.getbasetemp())
     done = subprocess.run(["forerun", "check"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     seconds = time.monotonic() - begun
@@ -69,8 +89,8 @@ def test_helm_test_sends_one_session_through(installation: Installation) -> None
 
 
 @pytest.mark.timeout(900)
-def test_an_agent_outside_becomes_faster(installation: Installation) -> None:
-    environment = {**os.environ, "FORERUN_TOKEN": installation.token}
+def test_an_agent_outside_becomes_faster(installation: Installation, tmp_path: Path) -> None:
+    environment = agent(installation, tmp_path)
     done = subprocess.run(
         ["forerun", "demo", "--fast", "--json", "--target", installation.address],
         env=environment, capture_output=True, text=True, check=False,
@@ -82,10 +102,11 @@ def test_an_agent_outside_becomes_faster(installation: Installation) -> None:
     assert made["saved_pct"] > 0
 
 
+@pytest.mark.usefixtures("outside")
 @pytest.mark.timeout(300)
 async def test_a_killed_pod_fails_no_call(installation: Installation) -> None:
     killed = [installation.pods(component)[0] for component in ("orchestrator", "predictor", "verifier")]
-    async with working(installation.address, installation.token, SESSIONS) as work:
+    async with working(SESSIONS) as work:
         await work.until(SESSIONS * 3)
         for pod in killed:
             name = pod["metadata"]["name"]
@@ -95,9 +116,10 @@ async def test_a_killed_pod_fails_no_call(installation: Installation) -> None:
     assert (work.failed, work.differing) == ([], [])
 
 
+@pytest.mark.usefixtures("outside")
 @pytest.mark.timeout(300)
 async def test_a_restarted_broker_fails_no_call(installation: Installation) -> None:
-    async with working(installation.address, installation.token, SESSIONS) as work:
+    async with working(SESSIONS) as work:
         await work.until(SESSIONS * 3)
         name = f"{RELEASE}-nats-0"
         await asyncio.to_thread(installation.kubectl, "delete", "pod", name, "--grace-period=1")
@@ -107,10 +129,11 @@ async def test_a_restarted_broker_fails_no_call(installation: Installation) -> N
     assert (work.failed, work.differing) == ([], [])
 
 
+@pytest.mark.usefixtures("outside")
 @pytest.mark.timeout(600)
 async def test_a_rolling_upgrade_under_load_fails_no_call(installation: Installation) -> None:
     token = installation.token
-    async with working(installation.address, token, SESSIONS) as work:
+    async with working(SESSIONS) as work:
         await work.until(SESSIONS * 3)
         begun = time.monotonic()
         await asyncio.to_thread(

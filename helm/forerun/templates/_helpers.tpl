@@ -92,3 +92,11 @@ topologySpreadConstraints:
   volumeMounts:
     - {name: nats, mountPath: /secrets/nats, readOnly: true}
 {{- end }}
+
+{{/* The names in the services' certificate; the first is what services know each other by. */}}
+{{- define "forerun.tlsNames" -}}
+{{- $name := include "forerun.name" . -}}
+{{- $names := list (printf "%s-services" $name) $name }}
+{{- range list "" ".svc" ".svc.cluster.local" }}{{ $names = append $names (printf "%s.%s%s" $name $.Release.Namespace .) }}{{ end }}
+{{- toJson (concat $names (list "localhost" "127.0.0.1") .Values.tls.names) -}}
+{{- end }}

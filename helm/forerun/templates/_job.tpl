@@ -27,7 +27,7 @@ spec:
     - name: credentials
       image: {{ include "forerun.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args: [credentials, --prefix, {{ $name }}, --owner, {{ $name }}-credentials, --tenant, {{ .Values.credentials.tenant | quote }}, --principal, {{ .Values.credentials.principal | quote }}]
+      args: [credentials, --prefix, {{ $name }}, --owner, {{ $name }}-credentials, --tenant, {{ .Values.credentials.tenant | quote }}, --principal, {{ .Values.credentials.principal | quote }}{{ if .Values.tls.enabled }}{{ range include "forerun.tlsNames" . | fromJsonArray }}, --name, {{ . | quote }}{{ end }}{{ end }}]
       securityContext: {{ include "forerun.containerSecurity" . | nindent 8 }}
       resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}
 {{- end }}

@@ -40,6 +40,7 @@ spec:
       ports:
         - {name: grpc, containerPort: {{ .port }}}
         - {name: metrics, containerPort: 9400}
+        - {name: health, containerPort: 9401}
       env:
         - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
         - {name: {{ $prefix }}_LISTEN_ADDRESS, value: "0.0.0.0:{{ .port }}"}
@@ -47,6 +48,17 @@ spec:
         - {name: {{ $prefix }}_NATS_URL, value: {{ include "forerun.natsUrl" $root | quote }}}
         - {name: {{ $prefix }}_NATS_PASSWORD_FILE, value: /secrets/nats/{{ .name }}}
         - {name: {{ $prefix }}_INTERNAL_TOKEN_FILE, value: /secrets/internal/token}
+        - {name: {{ $prefix }}_HEALTH_ADDRESS, value: "0.0.0.0:9401"}
+        {{- if $root.Values.tls.enabled }}
+        - {name: {{ $prefix }}_TLS_CERTIFICATE_FILE, value: /secrets/tls/tls.crt}
+        - {name: {{ $prefix }}_TLS_KEY_FILE, value: /secrets/tls/tls.key}
+        - {name: {{ $prefix }}_TLS_CA_FILE, value: /secrets/tls/ca.crt}
+        - {name: {{ $prefix }}_TLS_SERVER_NAME, value: {{ include "forerun.name" $root }}-services}
+        {{- if eq .name "orchestrator" }}
+        # Agents prove who they are with tokens.
+        - {name: {{ $prefix }}_TLS_ASK_CLIENTS, value: "false"}
+        {{- end }}
+        {{- end }}
         - {name: {{ $prefix }}_DRAIN_SECONDS, value: {{ $root.Values.drainSeconds | quote }}}
         {{- range $key, $value := .environment }}
         - {name: {{ $prefix }}_{{ upper $key }}, value: {{ $value | quote }}}
@@ -55,14 +67,17 @@ spec:
         - {name: {{ $prefix }}_{{ upper $key }}, value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}}
         {{- end }}
       # Only whether the event loop answers: a broker that is away is no reason to restart everything else.
-      livenessProbe: {grpc: {port: {{ .port }}, service: liveness}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
-      readinessProbe: {grpc: {port: {{ .port }}}, periodSeconds: 2, timeoutSeconds: 2}
-      startupProbe: {grpc: {port: {{ .port }}, service: liveness}, periodSeconds: 1, timeoutSeconds: 2, failureThreshold: 90}
+      livenessProbe: {grpc: {port: 9401, service: liveness}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+      readinessProbe: {grpc: {port: 9401}, periodSeconds: 2, timeoutSeconds: 2}
+      startupProbe: {grpc: {port: 9401, service: liveness}, periodSeconds: 1, timeoutSeconds: 2, failureThreshold: 90}
       resources: {{ toYaml .values.resources | nindent 8 }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: nats, mountPath: /secrets/nats, readOnly: true}
         - {name: internal, mountPath: /secrets/internal, readOnly: true}
+        {{- if $root.Values.tls.enabled }}
+        - {name: tls, mountPath: /secrets/tls, readOnly: true}
+        {{- end }}
         {{- range .mounts }}
         - {{ toYaml . | nindent 10 }}
         {{- end }}
@@ -72,6 +87,10 @@ spec:
       secret: {secretName: {{ include "forerun.name" $root }}-nats, defaultMode: 0440, items: [{key: {{ .name }}, path: {{ .name }}}]}
     - name: internal
       secret: {secretName: {{ include "forerun.name" $root }}-internal, defaultMode: 0440}
+    {{- if $root.Values.tls.enabled }}
+    - name: tls
+      secret: {secretName: {{ include "forerun.name" $root }}-tls, defaultMode: 0440}
+    {{- end }}
     {{- range .volumes }}
     - {{ toYaml . | nindent 6 }}
     {{- end }}

@@ -134,6 +134,25 @@ def test_each_service_gets_its_own_password_only() -> None:
 
 
 @needs_helm
+def test_agents_prove_themselves_by_token_and_services_by_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = manifests()
+    for service, kind in SERVICES.items():
+        for variable in container(found, service)["env"]:
+            if variable["name"] != "POD_IP":
+                monkeypatch.setenv(variable["name"], variable["value"])
+        tls = kind().tls()
+        assert tls is not None
+        assert tls.server_name == "forerun-services"
+        assert tls.ask_clients is (service != "orchestrator")
+    (job,) = [spec for name, spec in pods(found) if name.startswith("forerun-credentials-")]
+    args = job["containers"][0]["args"]
+    names = [value for key, value in zip(args, args[1:], strict=False) if key == "--name"]
+    assert names[:3] == ["forerun-services", "forerun", "forerun.platform"]
+    plain = manifests("--set=tls.enabled=false")
+    assert not [one for one in container(plain, "sandbox")["env"] if "TLS" in one["name"]]
+
+
+@needs_helm
 def test_a_job_has_another_name_when_it_does_something_else() -> None:
     def jobs(*options: str) -> set[str]:
         return {one["metadata"]["name"] for one in manifests(*options) if one["kind"] == "Job"}

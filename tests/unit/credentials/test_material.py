@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
 
-from forerun.cli.credentials.material import BROKER, CLIENT, INTERNAL, SECRETS, TOKENS, Content, Holder, missing
+from forerun.cli.credentials.certificates import RENEW_DAYS
+from forerun.cli.credentials.material import (
+    AUTHORITY,
+    BROKER,
+    CLIENT,
+    INTERNAL,
+    SECRETS,
+    TLS,
+    TOKENS,
+    Content,
+    Holder,
+    Serving,
+    missing,
+)
 from forerun.runtime.auth import token_digest
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
@@ -14,6 +30,9 @@ from forerun.runtime.topology import TOPOLOGY
 
 HOLDER = Holder("default", "agents")
 IDS = SystemIds(SystemClock())
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+PLAIN = Serving((), NOW)
+ENCRYPTED = Serving(("forerun-services", "forerun.platform.svc", "10.0.0.1"), NOW)
 
 
 def add(existing: dict[str, dict[str, bytes]], made: dict[str, dict[str, bytes]]) -> dict[str, Content]:
@@ -26,28 +45,28 @@ def entries(content: Content) -> list[dict[str, str]]:
 
 
 def test_a_new_installation_gets_everything_once() -> None:
-    made = missing({}, HOLDER, IDS)
-    assert set(made) == set(SECRETS)
+    made = missing({}, HOLDER, IDS, PLAIN)
+    assert set(made) == {BROKER, INTERNAL, CLIENT, TOKENS}
     assert set(made[BROKER]) == {user.name for user in TOPOLOGY.users}
     assert len({*made[BROKER].values(), made[INTERNAL]["token"], made[CLIENT]["token"]}) == len(TOPOLOGY.users) + 2
     (entry,) = entries(made[TOKENS])
     assert entry["sha256"] == token_digest(made[CLIENT]["token"].decode())
     assert made[CLIENT]["token"] not in made[TOKENS]["tokens.json"]
-    assert missing(made, HOLDER, IDS) == {}
+    assert missing(made, HOLDER, IDS, PLAIN) == {}
 
 
 def test_a_new_release_adds_its_users_and_changes_nobody_else() -> None:
-    before = missing({}, HOLDER, IDS)
+    before = missing({}, HOLDER, IDS, PLAIN)
     del before[BROKER]["operator"]
-    added = missing(before, HOLDER, IDS)
+    added = missing(before, HOLDER, IDS, PLAIN)
     assert {name: set(content) for name, content in added.items()} == {BROKER: {"operator"}}
 
 
 def test_a_lost_client_token_is_replaced_and_other_tokens_stay() -> None:
-    before = missing({}, HOLDER, IDS)
+    before = missing({}, HOLDER, IDS, PLAIN)
     theirs = {"sha256": "0" * 64, "tenant": "theirs", "principal": "p", "scope": "s", "role": "user"}
     before[TOKENS] = {"tokens.json": json.dumps({"tokens": [theirs]}).encode()}
-    added = missing({name: content for name, content in before.items() if name != CLIENT}, HOLDER, IDS)
+    added = missing({name: content for name, content in before.items() if name != CLIENT}, HOLDER, IDS, PLAIN)
     assert set(added) == {CLIENT, TOKENS}
     after = add(before, added)
     assert entries(after[TOKENS])[0] == theirs
@@ -57,4 +76,39 @@ def test_a_lost_client_token_is_replaced_and_other_tokens_stay() -> None:
 @pytest.mark.parametrize("broken", [b"", b"[]", b'{"tokens": [{}]}', b"tokens: yaml"])
 def test_a_list_of_tokens_that_is_none_is_not_overwritten(broken: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
-        missing({TOKENS: {"tokens.json": broken}}, HOLDER, IDS)
+        missing({TOKENS: {"tokens.json": broken}}, HOLDER, IDS, PLAIN)
+
+
+def test_services_get_one_certificate_of_an_authority_that_agents_know() -> None:
+    made = missing({}, HOLDER, IDS, ENCRYPTED)
+    assert made[CLIENT]["ca.crt"] == made[AUTHORITY]["ca.crt"] == made[TLS]["ca.crt"]
+    assert "ca.key" not in made[TLS], "who serves cannot sign"
+    found = x509.load_pem_x509_certificate(made[TLS]["tls.crt"])
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["forerun-services", "forerun.platform.svc"]
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
+    assert missing(made, HOLDER, IDS, ENCRYPTED) == {}
+
+
+def test_a_certificate_is_made_anew_in_time_and_by_the_same_authority() -> None:
+    before = missing({}, HOLDER, IDS, ENCRYPTED)
+    early = replace(ENCRYPTED, now=NOW + timedelta(days=365 - RENEW_DAYS - 2))
+    assert missing(before, HOLDER, IDS, early) == {}
+    late = replace(ENCRYPTED, now=NOW + timedelta(days=365 - RENEW_DAYS))
+    renewed = missing(before, HOLDER, IDS, late)
+    assert set(renewed) == {TLS}
+    authority = x509.load_pem_x509_certificate(before[AUTHORITY]["ca.crt"])
+    x509.load_pem_x509_certificate(renewed[TLS]["tls.crt"]).verify_directly_issued_by(authority)
+
+
+def test_another_name_needs_another_certificate() -> None:
+    before = missing({}, HOLDER, IDS, ENCRYPTED)
+    more = replace(ENCRYPTED, names=(*ENCRYPTED.names, "forerun.example.com"))
+    assert set(missing(before, HOLDER, IDS, more)) == {TLS}
+
+
+def test_encryption_can_be_added_later() -> None:
+    before = missing({}, HOLDER, IDS, PLAIN)
+    added = missing(before, HOLDER, IDS, ENCRYPTED)
+    assert set(added) == {CLIENT, AUTHORITY, TLS}
+    assert set(added[CLIENT]) == {"ca.crt"}, "the token stays"

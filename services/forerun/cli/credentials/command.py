@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import UTC, datetime
 from typing import Final
 
-from forerun.cli.credentials.material import SECRETS, Holder, missing
+from forerun.cli.credentials.material import SECRETS, Holder, Serving, missing
 from forerun.cli.credentials.secrets import Secrets
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.errors import ErrorReason, FailedPrecondition, ForerunError
@@ -22,8 +23,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "credentials",
         help="make the Secrets of an installation, in a pod",
         description=(
-            "Makes what is missing of the Secrets PREFIX-nats, -internal, -client and -tokens in the pod's namespace. "
-            "What exists is never changed, so it may run again at any time, and with each upgrade."
+            f"Makes what is missing of the Secrets PREFIX-{{{','.join(SECRETS)}}} in the pod's namespace. What exists "
+            "is not changed, but for a certificate that runs out, so it may run at any time, and with each upgrade."
         ),
     )
     parser.add_argument("--prefix", required=True, metavar="NAME", help="first part of the Secrets' names")
@@ -32,6 +33,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--tenant", default="default", help="tenant of the first client token")
     parser.add_argument("--principal", default="agents", help="principal of the first client token")
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        help="DNS name or IP address in the services' certificate; repeated. Without any, none is made",
+    )
     return parser
 
 
@@ -40,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         with Secrets.of_this_pod() as secrets:
             holder = Holder(args.tenant, args.principal)
-            made = make(secrets, args.prefix, args.owner, holder, SystemIds(SystemClock()))
+            clock = SystemClock()
+            serving = Serving(args.name, datetime.fromtimestamp(clock.now(), UTC))
+            made = make(secrets, args.prefix, args.owner, holder, SystemIds(clock), serving)
     except ForerunError as error:
         sys.stderr.write(f"forerun credentials: {error.message}\n")
         return exit_code(error)
@@ -48,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def make(secrets: Secrets, prefix: str, owner: str, holder: Holder, ids: Ids) -> list[str]:
+def make(secrets: Secrets, prefix: str, owner: str, holder: Holder, ids: Ids, serving: Serving) -> list[str]:
     """Makes what is missing; says what, without saying secrets.
 
     Raises:
@@ -56,10 +65,11 @@ def make(secrets: Secrets, prefix: str, owner: str, holder: Holder, ids: Ids) ->
     """
     existing = {name: content for name in SECRETS if (content := secrets.read(f"{prefix}-{name}")) is not None}
     try:
-        wanted = missing(existing, holder, ids)
+        wanted = missing(existing, holder, ids, serving)
     except (ValueError, KeyError, TypeError) as error:
         raise FailedPrecondition(
-            ErrorReason.SETTING_INVALID, f"the Secret {prefix}-tokens holds no list of tokens in tokens.json"
+            ErrorReason.SETTING_INVALID,
+            f"the Secret {prefix}-tokens holds no list of tokens in tokens.json, or {prefix}-ca no authority",
         ) from error
     if not wanted:
         return []

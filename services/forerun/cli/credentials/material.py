@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
+from forerun.cli.credentials.certificates import Pair, is_good, issue, new_authority
 from forerun.runtime.auth import Role, token_digest
 from forerun.runtime.ids import Ids
 from forerun.runtime.topology import TOPOLOGY
@@ -15,13 +17,19 @@ _TOKEN_BYTES: Final = 32
 _PASSWORD_BYTES: Final = 24
 
 TOKEN: Final = "token"
+CA_CERTIFICATE: Final = "ca.crt"
+CA_KEY: Final = "ca.key"
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
 TOKENS_FILE: Final = "tokens.json"
 
 BROKER: Final = "nats"
 INTERNAL: Final = "internal"
 CLIENT: Final = "client"
 TOKENS: Final = "tokens"
-SECRETS: Final = (BROKER, INTERNAL, CLIENT, TOKENS)
+AUTHORITY: Final = "ca"
+TLS: Final = "tls"
+SECRETS: Final = (BROKER, INTERNAL, CLIENT, TOKENS, AUTHORITY, TLS)
 """Last parts of the Secrets' names, in the order in which they are written."""
 
 Content = Mapping[str, bytes]
@@ -40,19 +48,34 @@ class Holder:
     principal: str
 
 
-def missing(existing: Mapping[str, Content], holder: Holder, ids: Ids) -> dict[str, dict[str, bytes]]:
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the services' certificate is for.
+
+    Attributes:
+        names: DNS names and IP addresses that services and agents reach services by; empty makes no certificates.
+        now: When it begins to be valid.
+    """
+
+    names: Sequence[str]
+    now: datetime
+
+
+def missing(existing: Mapping[str, Content], holder: Holder, ids: Ids, serving: Serving) -> dict[str, dict[str, bytes]]:
     """What has to be added to each Secret; empty when everything is there.
 
-    What exists is never changed: services and agents use it. The one exception is the list of tokens, to which the
-    client's is added, and everybody else's entries in it stay as they are.
+    What exists is not changed: services and agents use it. There are two exceptions. To the list of tokens the client's
+    is added, and everybody else's entries in it stay as they are. The services' certificate is replaced when it runs
+    out or its names are others; the authority stays, so that old and new ones trust each other.
 
     Args:
         existing: The content of the Secrets that there are, by the last part of their names.
         holder: Who a new client token is for.
         ids: Draws the secrets.
+        serving: What the certificate is for.
 
     Raises:
-        ValueError: the existing list of tokens is not one.
+        ValueError: the existing list of tokens is not one, or the existing authority is none.
     """
     there = {name: existing.get(name, {}) for name in SECRETS}
     added: dict[str, dict[str, bytes]] = {
@@ -63,7 +86,24 @@ def missing(existing: Mapping[str, Content], holder: Holder, ids: Ids) -> dict[s
     client = there[CLIENT].get(TOKEN) or added[CLIENT][TOKEN]
     tokens = _with_client(there[TOKENS].get(TOKENS_FILE), client.decode(), holder)
     added[TOKENS] = {TOKENS_FILE: tokens} if tokens is not None else {}
+    if serving.names:
+        _add_certificates(there, added, serving)
     return {name: content for name, content in added.items() if content}
+
+
+def _add_certificates(there: Mapping[str, Content], added: dict[str, dict[str, bytes]], serving: Serving) -> None:
+    kept = there[AUTHORITY]
+    if CA_CERTIFICATE in kept and CA_KEY in kept:
+        authority, added[AUTHORITY] = Pair(kept[CA_CERTIFICATE], kept[CA_KEY]), {}
+    else:
+        authority = new_authority(serving.now)
+        added[AUTHORITY] = {CA_CERTIFICATE: authority.certificate, CA_KEY: authority.key}
+    if there[CLIENT].get(CA_CERTIFICATE) != authority.certificate:
+        added[CLIENT][CA_CERTIFICATE] = authority.certificate
+    mine = there[TLS].get(CERTIFICATE, b"")
+    if KEY not in there[TLS] or not is_good(mine, authority.certificate, serving.names, serving.now):
+        pair = issue(authority, serving.names, serving.now)
+        added[TLS] = {CA_CERTIFICATE: authority.certificate, CERTIFICATE: pair.certificate, KEY: pair.key}
 
 
 def _draw(ids: Ids, size_bytes: int) -> bytes:
