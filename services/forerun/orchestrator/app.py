@@ -8,6 +8,7 @@ import grpc.aio
 
 from forerun.core import limits
 from forerun.orchestrator.certifier import Certifier
+from forerun.orchestrator.demand import REPORT_SECONDS, Demand
 from forerun.orchestrator.engine import Orchestrator
 from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
@@ -82,7 +83,13 @@ class _Room:
         workers = Workers(chassis.network, settings.sandbox_targets, tools_changed=tools_changed)
         policies = PolicySource(bus, settings.policy_file, refresh)
         switch = Switch(bus, chassis.clock, refresh)
-        observer = Observer(chassis.metrics, chassis.tracing)
+        places = Places(
+            calls_per_tenant=settings.max_calls_per_tenant,
+            waiting_calls=settings.max_waiting_calls,
+            setting=settings.variable("max_waiting_calls"),
+        )
+        demand = Demand(replica, bus, places, lambda: engine.sessions)
+        observer = Observer(chassis.metrics, chassis.tracing, demand.recorded)
         outbox = Outbox(bus, chassis.metrics)
         ports = Ports(
             workers=workers,
@@ -92,11 +99,7 @@ class _Room:
             outbox=outbox,
             tasks=self._tasks,
             observer=observer,
-            places=Places(
-                calls_per_tenant=settings.max_calls_per_tenant,
-                waiting_calls=settings.max_waiting_calls,
-                setting=settings.variable("max_waiting_calls"),
-            ),
+            places=places,
             results=Results(bus),
             partitions=settings.partitions,
             monotonic=chassis.clock.monotonic,
@@ -136,6 +139,7 @@ class _Room:
         ]
         self._tasks.spawn(outbox.run(), name="outbox", critical=True)
         self._tasks.every(_SWEEP_SECONDS, engine.sweep, name="sweep")
+        self._tasks.every(REPORT_SECONDS, demand.tell, name="demand")
         self._tasks.every(_LOOK_SECONDS, policies.look, name="policy-file")
 
     async def leave(self, grace_seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from forerun.core.ledger import SECOND_WON, EntryKind, LedgerEntry, Totals
@@ -67,11 +67,15 @@ class Observer:
     Args:
         metrics: Where metrics go.
         tracing: Where spans go.
+        also: Called with each ledger entry.
     """
 
-    def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
+    def __init__(
+        self, metrics: Metrics, tracing: Tracing, also: Callable[[LedgerEntry], None] = lambda _: None
+    ) -> None:
         self._metrics = metrics
         self._tracing = tracing
+        self._also = also
         self._totals: dict[str, Totals] = {}
         self._speculations: dict[str, Span] = {}
 
@@ -136,6 +140,7 @@ class Observer:
     def recorded(self, tenant: str, entry: LedgerEntry) -> None:
         """An entry was written."""
         self._totals.setdefault(tenant, Totals()).add(entry)
+        self._also(entry)
         if entry.kind is EntryKind.SPECULATION and entry.outcome is not None:
             span = self._speculations.pop(entry.speculation, None)
             if span is not None:

@@ -47,6 +47,11 @@ class Places:
         """Authoritative calls that were asked for and do not run: for the order of their message, or for a place."""
         return max(0, self._unanswered - self._running.total())
 
+    @property
+    def in_flight(self) -> int:
+        """Authoritative calls that run or wait for a place; not those that wait for the order of their message."""
+        return self._running.total() + sum(len(queue) for queue in self._queues.values())
+
     def unanswered(self, change: int) -> None:
         """So many calls more, or fewer, wait for their answer."""
         self._unanswered += change
