@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_agents_prove_themselves_by_token_and_services_by_certificate(monkeypatc
         assert tls.ask_clients is (service != "orchestrator")
     (job,) = [spec for name, spec in pods(found) if name.startswith("forerun-credentials-")]
     args = job["containers"][0]["args"]
-    names = [value for key, value in zip(args, args[1:], strict=False) if key == "--name"]
+    names = [value for key, value in itertools.pairwise(args) if key == "--name"]
     assert names[:3] == ["forerun-services", "forerun", "forerun.platform"]
     plain = manifests("--set=tls.enabled=false")
     assert not [one for one in container(plain, "sandbox")["env"] if "TLS" in one["name"]]
