@@ -1,6 +1,6 @@
 {{/*
 The pod template of one service. Takes a dict: root, name (of the service), values (its part of the values), port,
-image, environment (further settings), volumes, mounts, inits (containers that run before).
+image, environment (further settings), volumes, mounts, inits (containers that run before), account (of one that asks the API server).
 */}}
 {{- define "forerun.servicePod" -}}
 {{- $root := .root -}}
@@ -10,8 +10,8 @@ metadata:
 spec:
   {{- include "forerun.pod" (list $root .name) | nindent 2 }}
   {{- include "forerun.spread" (list $root .name) | nindent 2 }}
-  automountServiceAccountToken: false
-  serviceAccountName: {{ include "forerun.name" $root }}
+  automountServiceAccountToken: {{ not (empty .account) }}
+  serviceAccountName: {{ .account | default (include "forerun.name" $root) }}
   # The drain, the service's own bound of 20 s, its forced steps of 10 s, and a margin.
   terminationGracePeriodSeconds: {{ add 35 $root.Values.drainSeconds }}
   {{- with .runtimeClassName }}

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from forerun.operator.kubernetes.rights import Right, needed
+from forerun.operator.settings import OperatorSettings
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.predictor.settings import PredictorSettings
 from forerun.runtime.settings import ServiceSettings
@@ -37,6 +39,7 @@ SERVICES: dict[str, type[ServiceSettings]] = {
     "verifier": VerifierSettings,
     "snapshots": SnapshotsSettings,
     "sandbox": SandboxSettings,
+    "operator": OperatorSettings,
 }
 EVERYTHING = ("--set=demo.enabled=true", "--set=monitoring.podMonitor=true")
 
@@ -83,13 +86,42 @@ def test_every_pod_is_restricted(profile: str | None) -> None:
 
 
 @needs_helm
-def test_only_the_job_of_credentials_may_ask_the_api_server() -> None:
+def test_only_operator_and_credentials_may_ask_the_api_server() -> None:
     found = manifests(*EVERYTHING)
     asking = [name for name, spec in pods(found) if spec.get("automountServiceAccountToken") is not False]
-    assert [re.sub("-[0-9a-f]{8}$", "", name) for name in asking] == ["forerun-credentials"]
-    (role,) = [one for one in found if one["kind"] == "Role"]
+    assert sorted(re.sub("-[0-9a-f]{8}$", "", name) for name in asking) == ["forerun-credentials", "forerun-operator"]
+    role = named(found, "Role", "forerun-credentials")
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"create", "get", "patch"}
     assert not [one for one in found if one["kind"].startswith("Cluster")]
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("options", "watched"),
+    [
+        ((), ("platform",)),
+        (("--set=operator.namespaces={one,two}",), ("one", "two")),
+        (("--set=operator.allNamespaces=true",), None),
+    ],
+)
+def test_the_operator_may_do_what_it_does_and_nothing_else(
+    options: tuple[str, ...], watched: tuple[str, ...] | None
+) -> None:
+    found = manifests(*options)
+    granted = set()
+    for role in found:
+        if role["kind"] in ("Role", "ClusterRole") and role["metadata"]["name"] != "forerun-credentials":
+            namespace = role["metadata"].get("namespace", "platform") if role["kind"] == "Role" else ""
+            granted |= {
+                Right(namespace, group, resource, verb)
+                for rule in role["rules"]
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+            }
+    assert granted == set(needed(watched, "platform"))
+    variables = {one["name"]: one.get("value") for one in container(found, "operator")["env"]}
+    assert variables["FORERUN_OPERATOR_NAMESPACES"] == ",".join(watched or ())
 
 
 @needs_helm
@@ -224,7 +256,7 @@ def test_policies_let_each_connection_through_on_both_sides_and_no_other(profile
     assert passes("verifier", "sandbox", 7410)
     assert passes("sandbox", "demo", 8080)
     assert passes("test", "orchestrator", 7400)
-    for service in ("orchestrator", "predictor", "verifier", "snapshots", "sandbox", "setup"):
+    for service in ("orchestrator", "predictor", "verifier", "snapshots", "sandbox", "setup", "operator"):
         if profile != "external-nats":
             assert passes(service, "nats", 4222)
         assert not passes(service, "nats", 6222)
@@ -251,7 +283,7 @@ def test_three_brokers_know_each_other_and_keep_three_copies() -> None:
     args = setup["initContainers"][0]["args"]
     assert args[args.index("--replicas") + 1] == "3"
     budgets = {one["metadata"]["name"] for one in found if one["kind"] == "PodDisruptionBudget"}
-    assert budgets == {"forerun-nats", "forerun-orchestrator", "forerun-sandbox", "forerun-verifier"}
+    assert budgets == {f"forerun-{name}" for name in ("nats", "operator", "orchestrator", "sandbox", "verifier")}
 
 
 @needs_helm
