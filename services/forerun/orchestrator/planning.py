@@ -28,7 +28,7 @@ from forerun.core.plan import (
     TaskStatus,
 )
 from forerun.orchestrator.plan_records import end_of, ended_message, refused, task_messages, tasks_of
-from forerun.orchestrator.runner import OWNER_CHANGED, Runner
+from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
 from forerun.orchestrator.stream import Stream
 from forerun.runtime.errors import ErrorReason, InvalidArgument, ResourceExhausted
@@ -155,6 +155,9 @@ class PlanRun:
         self._end_if_over()
 
     def _start(self, effect: StartTask) -> None:
+        if self._runner.closed or self._runner.leaving:
+            self._responses.end(self._runner.gone)
+            return
         future = self._runner.outlet.wait_for((self._turn, effect.index), alone=True)
         self._waiting[effect.id] = (effect.index, future)
         future.add_done_callback(partial(self._answered, effect.id))
@@ -184,7 +187,7 @@ class PlanRun:
         if self._waiting.pop(task, None) is None:
             return
         if future.cancelled():
-            self._responses.end(OWNER_CHANGED)
+            self._responses.end(self._runner.gone)
             return
         self._apply(self._machine.finished(task, end_of(future.result()), self._monotonic()))
 

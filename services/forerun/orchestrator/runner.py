@@ -35,7 +35,7 @@ from forerun.orchestrator.ports import Ports
 from forerun.orchestrator.records import ledger_line, totals_message
 from forerun.orchestrator.session import Session
 from forerun.runtime import subjects
-from forerun.runtime.errors import Aborted, ErrorReason, ForerunError
+from forerun.runtime.errors import Aborted, ErrorReason, FailedPrecondition, ForerunError
 from forerun.runtime.metrics_table import SessionResult
 from forerun.v1 import session_pb2
 
@@ -74,6 +74,7 @@ class Runner:
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
         self.leaving = False
+        self._lost = False
         self.settled = asyncio.Event()
         self.quiet = asyncio.Event()
         self.quiet.set()
@@ -303,10 +304,21 @@ class Runner:
         totals = totals_message(self.session.machine.totals, sessions=0)
         return session_pb2.EndSessionResponse(totals=totals, unsettled_executions=self._executions.unsettled)
 
+    @property
+    def gone(self) -> ForerunError:
+        """Why nothing is done here any more for a session that is closed or leaving."""
+        if self.leaving or self._lost:
+            return OWNER_CHANGED
+        session = self.session.context.session
+        return FailedPrecondition(
+            ErrorReason.SESSION_ENDED, "the session has ended; open a new one", metadata={"session": session}
+        )
+
     def lose(self) -> None:
         """Another owner has the session."""
         if self.closed:
             return
+        self._lost = True
         if not self.leaving:
             self._ports.observer.ended(SessionResult.TAKEN_OVER)
         self.apply(self.session.machine.lose("taken over", self._now()))
