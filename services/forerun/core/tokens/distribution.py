@@ -1,7 +1,7 @@
 """What the rules of verification ask of a distribution over tokens, and the plain reference implementation.
 
 Array libraries bring their own implementation of `Distribution` (served vocabularies have 49,000 tokens and more). It
-has to give the same tokens as `Dense` for the same numbers: sums run in the order of token ids, ties go to the lowest id.
+has to give the same tokens as `Dense` for the same numbers: sums run in the order of ids, ties go to the lowest id.
 """
 
 from __future__ import annotations
