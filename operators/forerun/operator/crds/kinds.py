@@ -26,7 +26,7 @@ class Column:
     wide: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """A kind of custom resource.
 
