@@ -30,6 +30,7 @@ HOME: Final = Path(".tools") / "triton"
 HOW_TO_GET_IT: Final = "`make triton` installs one"
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _POLL_SECONDS: Final = 0.05
+_GONE_POLLS: Final = 100
 _LOG_TAIL_BYTES: Final = 4_000
 _TRIES: Final = 3
 
@@ -221,9 +222,13 @@ async def _stop(process: asyncio.subprocess.Process, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await process.wait()
-    # Model processes can outlive the server: the group is theirs, too.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    # Model processes can outlive the server: the group is theirs, too. It is gone once nobody can be signalled.
+    for _ in range(_GONE_POLLS):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            break
+        await asyncio.sleep(_POLL_SECONDS)
     await process.wait()
 
 

@@ -38,6 +38,7 @@ _FINAL: Final = "triton_final_response"
 _ASK_FINAL: Final = "triton_enable_empty_final_response"
 _QUEUE_FULL: Final = "maximum queue size"
 _DEAD_BACKEND: Final = ("is not healthy", "Stub process", "failed to send IPC")
+_END_SECONDS: Final = 1.0
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """One message to or from a model server: token ids and texts, never logits."""
 
@@ -236,6 +237,9 @@ class KServeClient:
                     if not response.empty:
                         yield response
                     if response.final:
+                        # Cancelling a stream that has just ended can leave its request counted as running for ever,
+                        # and its model can then never be unloaded: so its end is waited for.
+                        await _ended(call)
                         return
         finally:
             call.cancel()
@@ -267,6 +271,14 @@ class KServeClient:
             await self._stub.RepositoryModelUnload(asked, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             raise _typed(error, model) from error
+
+
+async def _ended(call: grpc.aio.StreamStreamCall[pb.ModelInferRequest, pb.ModelStreamInferResponse]) -> None:
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await call.code()
+    except TimeoutError:
+        return  # the answer is complete; whoever left the stream open is cancelled
 
 
 def backend_died(error: ForerunError) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ class TritonPythonModel:
         self._real = vocabulary.real
         self._ends = frozenset(vocabulary.special[one] for one in self._settings["ends"] if one in vocabulary.special)
         self._sequences = itertools.count(1)
+        self._running_on: asyncio.AbstractEventLoop | None = None
+        self._threads = ThreadPoolExecutor(2 * self._settings["slots"], thread_name_prefix="pass")
         self._meter = Meter(
             _sample,
             {
@@ -59,7 +62,23 @@ class TritonPythonModel:
 
     async def execute(self, requests: Sequence[Any]) -> None:
         """Serves requests; returns when all of them have ended."""
+        self._widen(asyncio.get_running_loop())
         await asyncio.gather(*(self._serve(one) for one in requests))
+
+    def finalize(self) -> None:
+        """Lets the event loop end, which the server's own way of stopping it does not wake."""
+        if self._running_on is not None:
+            self._running_on.call_soon_threadsafe(self._running_on.stop)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _widen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A thread for every pass that may be under way: the server runs each asynchronous call in one of the loop's.
+
+        With the few that a loop has by itself, passes of different texts would wait for each other, unbatched.
+        """
+        if self._running_on is None:
+            self._running_on = loop
+            loop.set_default_executor(self._threads)
 
     async def _serve(self, request: Any) -> None:
         sender = request.get_response_sender()
