@@ -42,6 +42,9 @@ def plans(evidence: Evidence) -> Iterator[str]:
 def _complete(name: str, run: GraphRun) -> Iterator[str]:
     """Every task has one end, and the plan's own follows from them."""
     missing = sorted(set(range(len(run.calls))) - set(run.results))
+    if run.status == "failed" and run.graph.on_failure is OnFailure.FAIL_FAST:
+        # It can be over before its last tasks are told: what has failed takes no more.
+        missing = [index for index in missing if index < max(run.results, default=0)]
     if missing and run.status not in _ENDS:
         yield f"4: {name} ended {run.status} without an end of its tasks {missing}"
     failed = [index for index, one in run.results.items() if one.status.value in _FAILS]

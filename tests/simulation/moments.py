@@ -7,7 +7,7 @@ from collections import defaultdict
 
 
 class Moments:
-    """Lets faults wait for such moments. Each has a name: a process that begins an append, or `MERGE`."""
+    """Lets faults wait for such moments. Each has a name: of a process that begins an append, or below."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[asyncio.Future[str]]] = defaultdict(list)
@@ -26,4 +26,6 @@ class Moments:
 
 
 MERGE = "merge"
-"""A staged call is about to take effect in its workspace, on its own or by the commit of what ran ahead of it."""
+"""A staged call has run and is about to take effect in its workspace."""
+COMMIT = "commit"
+"""What has run ahead of a staged call is about to take effect in its place."""

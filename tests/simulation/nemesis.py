@@ -28,7 +28,7 @@ from forerun.runtime.tracing import Tracing
 from forerun.v1 import session_pb2, session_pb2_grpc
 from tests.kills import kill
 from tests.simulation.clocks import ShiftedClock
-from tests.simulation.moments import MERGE, Moments
+from tests.simulation.moments import COMMIT, MERGE, Moments
 from tests.simulation.people import OPERATOR, PEOPLE, Person, token_file
 from tests.simulation.policy import Policy, draw_policy
 from tests.simulation.wiretap import TappedNetwork, Wiretap
@@ -280,6 +280,8 @@ class Nemesis:
 
     async def _crash(self) -> None:
         name = self.chance.choice(_STOPPABLE)
+        if self.staged and self.chance.random() < 0.5:
+            name = self.chance.choice(REPLICAS)
         async with self._stopped:
             name = await self._amid_work(name)
             begin = self._note(f"crash {name}")
@@ -309,9 +311,10 @@ class Nemesis:
         """Waits until a staged call takes effect; the replica whose commit it is, where a replica was meant."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_MERGE_SECONDS):
-                whose = await self.platform.moments.next(MERGE)
+                moment = self.chance.choice([MERGE, COMMIT, COMMIT])
+                whose = await self.platform.moments.next(moment)
                 name = whose if whose and name in REPLICAS else name
-                self.counts["fault amid a commit" if whose else "fault amid a merge"] += 1
+                self.counts[f"fault amid a {moment}"] += 1
         await self._some_turns()
         return name
 

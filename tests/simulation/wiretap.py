@@ -14,7 +14,7 @@ from forerun.runtime.auth import CallToken
 from forerun.runtime.memory_network import MemoryFabric, MemoryNetwork
 from forerun.runtime.network import NetworkOptions
 from forerun.runtime.network_inbound import Inbound
-from tests.simulation.moments import MERGE, Moments
+from tests.simulation.moments import COMMIT, Moments
 
 _PROMOTE = "/forerun.v1.SandboxService/Promote"
 _EXECUTE = "/forerun.v1.SandboxService/Execute"
@@ -79,7 +79,7 @@ class _Channel:
 
         def merged(request: Any, **given: Any) -> Any:
             self._tap.merges += 1
-            self._tap.moments.tell(MERGE, self._process)
+            self._tap.moments.tell(COMMIT, self._process)
             return start(request, **given)
 
         taps = {_PROMOTE: promoted, _MERGE: merged}
