@@ -14,6 +14,7 @@ from forerun.sandbox.worker.engine import Engine
 from tests.integration.cases.conftest import Play, Stage, policy, tool
 from tests.kills import kill
 from tests.simulation.files import Desk, InPlace
+from tests.simulation.moments import Moments
 
 FILE = ["file/{file}"]
 FILES = policy(
@@ -69,4 +70,4 @@ def test_the_owner_is_lost_at_the_commit(play: Play, moment: str, monkeypatch: p
             with pytest.raises(Aborted):
                 await one
 
-    play(scene, FILES, make_runner=Desk(random.Random(1)).runner)
+    play(scene, FILES, make_runner=Desk(random.Random(1), Moments()).runner)

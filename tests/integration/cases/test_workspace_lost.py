@@ -14,6 +14,7 @@ from forerun.sandbox.workspaces.disk import file_name
 from tests.integration.cases.conftest import Play, Stage, policy, tool
 from tests.kills import kill
 from tests.simulation.files import Desk, InPlace
+from tests.simulation.moments import Moments
 
 WORKERS = ("sandbox", "sandbox-2")
 GONE_SECONDS = 65.0
@@ -74,7 +75,7 @@ def test_the_worker_that_has_the_workspace_is_gone(play: Play, owner: str) -> No
 
     # Workers that are in the settings are never given up before they have reported once.
     settings = {"orchestrator": {"sandbox_targets": ()}}
-    play(scene, RULES, make_runner=Desk(random.Random(1)).runner, settings=settings)
+    play(scene, RULES, make_runner=Desk(random.Random(1), Moments()).runner, settings=settings)
 
 
 def test_a_new_owner_that_knows_other_workers_finds_the_workspace(play: Play) -> None:
@@ -96,7 +97,7 @@ def test_a_new_owner_that_knows_other_workers_finds_the_workspace(play: Play) ->
                 await s.platform.start_service(own)
                 assert (await showing).text == "line "
 
-    play(scene, RULES, make_runner=Desk(random.Random(1)).runner)
+    play(scene, RULES, make_runner=Desk(random.Random(1), Moments()).runner)
 
 
 def test_a_worker_that_has_lost_its_disk_says_so(play: Play) -> None:
@@ -112,4 +113,4 @@ def test_a_worker_that_has_lost_its_disk_says_so(play: Play) -> None:
             await s.platform.start_service("orchestrator")
             await lost(session)
 
-    play(scene, RULES, make_runner=Desk(random.Random(1)).runner)
+    play(scene, RULES, make_runner=Desk(random.Random(1), Moments()).runner)

@@ -68,6 +68,7 @@ def test_the_warm_up_is_not_scored_and_its_executions_are_not_counted(tmp_path: 
 
     shown = run_virtual(lambda clock, ids: show.run(platform, log_file=tmp_path / "log", progress=progress))
     assert [label.rpartition(".")[0] for label in platform.labels[:2]] == ["warm-up", "warm-up"]
+    assert shown.logged is not None
     assert sorted(one.session for one in shown.logged) == sorted(platform.labels[2:])
     sessions = {run: [record.task for record in records] for run, records in shown.records.items()}
     assert sessions == dict.fromkeys((Run.FORERUN, Run.PARALLEL, Run.SEQUENTIAL), show.scored)
