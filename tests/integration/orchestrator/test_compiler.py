@@ -30,6 +30,7 @@ from forerun.client.compiler import (
 )
 from tests.integration.orchestrator.conftest import Stage, value_of
 from tests.integration.orchestrator.scripted_model import FINISH, REPLAN, Line, ScriptedModel
+from tests.integration.orchestrator.test_plans_direct import AWAY, client_with_a_way_around
 
 END = "9. join()<END_OF_PLAN>"
 DIED = ModelError("MODEL_BROKEN_OFF", "the connection was reset", transient=True)
@@ -554,5 +555,20 @@ def test_a_platform_that_is_lost_in_the_middle_loses_and_repeats_nothing(stage: 
         assert asked(s, "sell") == [("sell", 2), ("sell", 9)]
         assert ended == ["1", "2", "10"]
         assert [one.status for one in result.tasks] == [TaskStatus.OK] * 3
+
+    stage(play)
+
+
+def test_without_the_platform_the_loop_goes_on(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        planner = ScriptedModel([["1. get(id=1)\n2. sell(id=$1.next)\n", 1.0, END]])
+        async with client_with_a_way_around(s) as client, client.session("a") as session:
+            await asyncio.sleep(1.0)
+            await s.platform.stop_service("orchestrator", 0.2)
+            await asyncio.sleep(AWAY)
+            result = await compiler(planner, ScriptedModel([FINISH])).run(session, "what?")
+        assert (result.status, result.direct) == (RunStatus.ANSWERED, True)
+        assert asked(s) == [("get", 1), ("sell", 2)]
+        assert "- sell(id: integer)" in planner.requests[0].messages[0].content, "known from before"
 
     stage(play)

@@ -8,7 +8,9 @@
 `Client` and `Session` are the same for programs without asyncio.
 """
 
+from forerun.client._answers import Answers, CandidateInfo, ChatCall, ChatMessage, ModelAnswer, Scorer, Search
 from forerun.client._client import AsyncClient
+from forerun.client._conversation import Conversation, Form
 from forerun.client._direct import Answer, Direct
 from forerun.client._errors import (
     CallCancelled,
@@ -38,6 +40,7 @@ from forerun.client._sync import Client, Session
 
 __all__ = [
     "Answer",
+    "Answers",
     "Arguments",
     "AsyncClient",
     "AsyncSession",
@@ -47,13 +50,19 @@ __all__ = [
     "CallRejected",
     "CallTimeout",
     "CallUnavailable",
+    "CandidateInfo",
+    "ChatCall",
+    "ChatMessage",
     "Client",
+    "Conversation",
     "Direct",
     "Failure",
     "ForerunClientError",
+    "Form",
     "Ids",
     "InvalidRequest",
     "Mode",
+    "ModelAnswer",
     "NotAuthorized",
     "NotConfigured",
     "OnFailure",
@@ -66,6 +75,8 @@ __all__ = [
     "Result",
     "ResultNotJson",
     "RunningPlan",
+    "Scorer",
+    "Search",
     "Served",
     "Session",
     "SessionClosed",

@@ -11,6 +11,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from forerun.client._answers import Answers
 from forerun.client._asking import DEADLINE_DEFAULT_SECONDS
 from forerun.client._channel import open_channel
 from forerun.client._connection import Connection
@@ -22,7 +23,7 @@ from forerun.client._ports import Listener
 from forerun.client._results import Mode, ToolInfo, Totals, only_reads, totals_of
 from forerun.client._session import AsyncSession
 from forerun.client._tools import Tool, ToolHost
-from forerun.v1 import session_pb2, session_pb2_grpc
+from forerun.v1 import answer_pb2_grpc, session_pb2, session_pb2_grpc
 
 _UNARY_SECONDS: Final = 10.0
 DIRECT_AFTER_SECONDS: Final = 3.0
@@ -191,6 +192,21 @@ class AsyncClient(ToolHost):
         request = session_pb2.SetSpeculationRequest(on=on, tenant=tenant, reason=reason)
         return int((await self._unary("SetSpeculation", request)).revision)
 
+    def answers(self, agent: str, *, session: str = "") -> Answers:
+        """Answers of the platform's models.
+
+        Args:
+            agent: Name of the agent, which decides the policy.
+            session: Id of the session that the answers belong to, for the ledger.
+        """
+        return Answers(
+            agent,
+            session,
+            lambda: answer_pb2_grpc.AnswerServiceStub(self._open_channel()),
+            self._metadata,
+            lambda: self.address,
+        )
+
     # ------------------------------------------------------------ used by sessions
 
     def connect(self, session: AsyncSession, hello: session_pb2.Hello, listener: Listener) -> Connection:
@@ -256,15 +272,19 @@ class AsyncClient(ToolHost):
         Raises:
             NotConfigured: nothing says so yet.
         """
-        self._check()
         if self._stub is None:
-            channel = self._channel
-            if channel is None:
-                self._address, self._token = resolve(self._address, self._token)
-                # Channels belong to the loop that runs when they are made.
-                channel = self._owned = open_channel(self._address, self._credentials)
-            self._stub = session_pb2_grpc.SessionServiceStub(channel)
+            self._stub = session_pb2_grpc.SessionServiceStub(self._open_channel())
         return self._stub
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        self._check()
+        if self._channel is not None:
+            return self._channel
+        if self._owned is None:
+            self._address, self._token = resolve(self._address, self._token)
+            # Channels belong to the loop that runs when they are made.
+            self._owned = open_channel(self._address, self._credentials)
+        return self._owned
 
     def _check(self) -> None:
         if not self._opened:
