@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.kubernetes.cluster import Cluster
+from tests.cluster.kubernetes.errors import ClusterError
 from tests.cluster.kubernetes.network import NODE_ADDRESS
 from tests.cluster.kubernetes.places import REPOSITORY
 
@@ -66,7 +67,9 @@ class Installation:
             "--set=image.repository=localhost/forerun", "--set=sandboxImage.repository=localhost/forerun-sandbox",
             "--set=orchestrator.replicas=2", "--set=orchestrator.service.type=NodePort",
             f"--set=orchestrator.service.nodePort={NODE_PORT}", "--set=demo.enabled=true",
-            f"--set=tls.names={{{NODE_ADDRESS}}}", *options,
+            f"--set=tls.names={{{NODE_ADDRESS}}}",
+            # The API server is at the node's address here: tools reach the metadata service no more than it.
+            f"--set=networkPolicies.blocked={{169.254.0.0/16,{NODE_ADDRESS}/32}}", *options,
         )  # fmt: skip
 
     def pods(self, component: str | None = None) -> list[dict[str, Any]]:
@@ -86,6 +89,26 @@ class Installation:
         selector = "--selector=app.kubernetes.io/part-of=forerun"
         outside = self.kubectl("get", "clusterroles,clusterrolebindings", selector, "--output=name").split()
         return sorted({*here, *outside} - {"configmap/kube-root-ca.crt", "serviceaccount/default"})
+
+    def connects(self, pod: str, host: str, port: int, *, namespace: str = NAMESPACE) -> bool:
+        """Whether a process in a pod gets a TCP connection. What a policy drops is not refused, but never answered."""
+        code = f"import socket; socket.create_connection(({host!r}, {port}), 3).close()"
+        command = ("--namespace", namespace, "exec", pod, "--", "python", "-c", code)
+        try:
+            self.cluster.plane.kubectl(*command)
+        except ClusterError as error:
+            assert "TimeoutError" in str(error) or "timed out" in str(error), error
+            return False
+        return True
+
+    def resident_bytes(self) -> int:
+        """Memory of all processes of all pods, without what is only cached."""
+        total = 0
+        root = Path("/sys/fs/cgroup/memory") / self.cluster.name
+        for line in (root / "memory.stat").read_text().splitlines():
+            if line.startswith(("total_rss ", "total_shmem ")):
+                total += int(line.split()[1])
+        return total
 
     def wait_for(self, what: str, seconds: float, holds: Callable[[], bool]) -> None:
         """Returns when `holds()`; looks less often than for processes, because each look is a kubectl."""

@@ -88,6 +88,48 @@ def test_helm_test_sends_one_session_through(installation: Installation) -> None
     assert "Phase:          Succeeded" in said
 
 
+@pytest.mark.timeout(300)
+def test_pods_reach_what_they_need_and_nothing_else(installation: Installation) -> None:
+    """Strangers are in another namespace; the last line of each pair is the control without a policy in the way."""
+    strangers = "strangers"
+    installation.cluster.plane.kubectl("create", "namespace", strangers)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "namespace": strangers},
+        "spec": {
+            "containers": [
+                {
+                    "name": "python",
+                    "image": f"localhost/forerun:{VERSION}",
+                    "imagePullPolicy": "Never",
+                    "command": ["python", "-c", "import signal; signal.pause()"],
+                }
+            ]
+        },
+    }
+    plane = installation.cluster.plane
+    plane.kubectl("apply", "--filename=-", stdin=json.dumps(pod))
+    plane.kubectl("--namespace", strangers, "wait", "--for=condition=Ready", "pod/stranger", "--timeout=60s")
+    address = {name: installation.pods(name)[0]["status"]["podIP"] for name in ("nats", "sandbox", "orchestrator")}
+    worker = installation.pods("sandbox")[0]["metadata"]["name"]
+    assert not installation.connects("stranger", address["nats"], 4222, namespace=strangers)
+    assert not installation.connects("stranger", address["sandbox"], 7410, namespace=strangers)
+    assert installation.connects("stranger", address["orchestrator"], 7400, namespace=strangers)
+    assert not installation.connects(worker, "kubernetes.default.svc", 443)
+    assert installation.connects("stranger", "kubernetes.default.svc", 443, namespace=strangers)
+    assert not installation.connects(worker, address["orchestrator"], 9401)
+    assert installation.connects(worker, address["nats"], 4222)
+    plane.kubectl("--namespace", strangers, "delete", "pod", "stranger", "--grace-period=0", "--force")
+
+
+@pytest.mark.timeout(60)
+def test_everything_fits_into_its_memory(installation: Installation) -> None:
+    pods = installation.resident_bytes()
+    report(f"memory of all pods: {pods / 2**20:.0f} MiB")
+    assert pods <= 4 * 2**30
+
+
 @pytest.mark.timeout(900)
 def test_an_agent_outside_becomes_faster(installation: Installation, tmp_path: Path) -> None:
     environment = agent(installation, tmp_path)

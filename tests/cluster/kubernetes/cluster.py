@@ -49,6 +49,11 @@ class Cluster:
         self.node = Node(directory / "node", self._network, self.plane, self._processes)
 
     @property
+    def name(self) -> str:
+        """Its name, which its cgroups have, too."""
+        return self._network.name
+
+    @property
     def kubeconfig(self) -> Path:
         """For kubectl and clients on this machine, as cluster administrator."""
         return self.plane.kubeconfig
