@@ -17,7 +17,7 @@ from forerun.runtime.network_inbound import Inbound
 from tests.simulation.moments import COMMIT, Moments
 
 _PROMOTE = "/forerun.v1.SandboxService/Promote"
-_EXECUTE = "/forerun.v1.SandboxService/Execute"
+_EXECUTE = "/forerun.v1.SandboxService/ExecuteInTurn"
 _MERGE = "/forerun.v1.SandboxService/MergeFork"
 
 
@@ -85,13 +85,21 @@ class _Channel:
         taps = {_PROMOTE: promoted, _MERGE: merged}
         return taps.get(method, cast(Callable[..., Any], start))
 
-    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        start: Any = self._inner.unary_stream(method, *args, **kwargs)
+    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        start: Any = self._inner.stream_stream(method, *args, **kwargs)
 
-        def tapped(request: Any, **given: Any) -> Any:
-            self._tap.begun_at.setdefault(request.execution, asyncio.get_running_loop().time())
-            if not request.provider and "/" in request.idempotency_key:  # the key of a call, and not of an execution
-                self._tap.first[request.action.tool] += 1
-            return start(request, **given)
+        def tapped(**given: Any) -> Any:
+            call = start(**given)
+            write = call.write
+
+            async def heard(message: Any) -> None:
+                request = message.request
+                self._tap.begun_at.setdefault(request.execution, asyncio.get_running_loop().time())
+                if not request.provider and "/" in request.idempotency_key:  # the key of a call, not of an execution
+                    self._tap.first[request.action.tool] += 1
+                await write(message)
+
+            call.write = heard
+            return call
 
         return tapped if method == _EXECUTE else cast(Callable[..., Any], start)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from forerun.core import limits
+from forerun.orchestrator.lanes import Lanes
 from forerun.runtime.errors import NEVER_STARTED, STARTED_KEY, ErrorReason, NotFound, Unavailable
 from forerun.runtime.network import Network
 from forerun.v1 import sandbox_pb2, sandbox_pb2_grpc
@@ -34,10 +35,12 @@ class Worker:
             report ends that.
         leaving: The process that said that it stops: until another one reports, nothing is sent there.
         stub: Calls it.
+        lanes: Executes there.
     """
 
     address: str
     stub: sandbox_pb2_grpc.SandboxServiceStub = field(repr=False)
+    lanes: Lanes = field(repr=False)
     name: str = ""
     speculative_free: int = 1
     waiting: int = 0
@@ -200,7 +203,8 @@ class Fleet:
         return [one for one in self._workers.values() if one.heard_at > now - _SILENT_SECONDS]
 
     def _made(self, address: str) -> Worker:
-        return Worker(address, sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(address)))
+        stub = sandbox_pb2_grpc.SandboxServiceStub(self._network.channel(address))
+        return Worker(address, stub, Lanes(stub))
 
 
 def _lost(held: Held) -> NotFound:

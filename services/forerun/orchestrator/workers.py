@@ -15,6 +15,7 @@ from forerun.core.contracts import Effect
 from forerun.core.outcomes import CallStatus
 from forerun.core.session import Execute, ExecutionResult, Failure, MergeFork
 from forerun.orchestrator.fleet import Fleet, Worker
+from forerun.orchestrator.lanes import ResultTooLargeError
 from forerun.orchestrator.preparation import Tool, tool_of
 from forerun.orchestrator.records import failure_from, failure_of, status_of
 from forerun.runtime.auth import Caller, on_behalf_of
@@ -190,10 +191,7 @@ class Workers:
         )
         if prepared.contract.output_cap_bytes is not None:
             request.output_cap_bytes = prepared.contract.output_cap_bytes
-        started = False
         begun_at = asyncio.get_running_loop().time()
-        chunks: list[bytes] = []
-        size = 0
         try:
             reads = prepared.contract.effect is not Effect.WRITE
             # The session's workspace and connections are at its own worker only.
@@ -202,31 +200,18 @@ class Workers:
             self._running[effect.execution] = worker
             if effect.speculative:
                 worker.speculative_free -= 1
-            with worker.noticed(), rpc_errors():
-                stream = worker.stub.Execute(
-                    request,
-                    timeout=effect.timeout_seconds + _TRANSPORT_MARGIN_SECONDS,
-                    metadata=on_behalf_of(caller),
+            with worker.noticed():
+                result = _result(
+                    *await worker.lanes.execute(request, effect.timeout_seconds + _TRANSPORT_MARGIN_SECONDS)
                 )
-                async for response in stream:
-                    step = response.WhichOneof("step")
-                    if step == "started":
-                        started = True
-                    elif step == "chunk":
-                        size += len(response.chunk.data)
-                        if size > limits.RESULT_BYTES:
-                            stream.cancel()
-                            return _too_large(size)
-                        chunks.append(response.chunk.data)
-                    elif step == "finished":
-                        result = _result(response.finished, b"".join(chunks))
-                        if prepared.uses_workspace and result.status is CallStatus.OK:
-                            self._fleet.hold(session, worker.address)
-                        return result
-            raise Unavailable(ErrorReason.CALL_INTERRUPTED, "the worker ended the execution without a result")
+            if prepared.uses_workspace and result.status is CallStatus.OK:
+                self._fleet.hold(session, worker.address)
+            return result
+        except ResultTooLargeError as error:
+            return _too_large(error.size_bytes)
         except ForerunError as error:
             seconds = asyncio.get_running_loop().time() - begun_at
-            return _failed(error, speculative=effect.speculative, started=started, seconds=seconds)
+            return _failed(error, speculative=effect.speculative, seconds=seconds)
         finally:
             self._running.pop(effect.execution, None)
 
@@ -339,21 +324,17 @@ def _too_large(size: int) -> ExecutionResult:
     return ExecutionResult(status=CallStatus.REJECTED, failure=failure, may_continue=True)
 
 
-def _failed(error: ForerunError, *, speculative: bool, started: bool, seconds: float) -> ExecutionResult:
+def _failed(error: ForerunError, *, speculative: bool, seconds: float) -> ExecutionResult:
     """What a broken or refused stream means for the call."""
     if isinstance(error, ResourceExhausted):
         # Refused at the door: nothing ran, whatever the contract says.
         return ExecutionResult(
-            status=CallStatus.UNAVAILABLE,
-            failure=failure_from(error),
-            not_started=not started,
-            no_slot=speculative and not started,
-            may_continue=started,
+            status=CallStatus.UNAVAILABLE, failure=failure_from(error), not_started=True, no_slot=speculative
         )
     if isinstance(error, InvalidArgument | NotFound):
         return ExecutionResult(status=CallStatus.REJECTED, failure=failure_from(error), not_started=True)
-    # A connection that was refused never carried the request. One that broke after Started may have done anything.
-    not_started = not started and never_started(error)
+    # A connection that was refused never carried the request. After one that broke anything may have been done.
+    not_started = never_started(error)
     return ExecutionResult(
         status=CallStatus.UNAVAILABLE,
         failure=failure_from(error),

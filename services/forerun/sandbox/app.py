@@ -156,6 +156,7 @@ class _Room:
             ladder,
             worker=self._worker,
             slots=(settings.authoritative_slots, settings.speculative_slots),
+            tracing=self._chassis.tracing,
         )
         self._allowance = Allowance(self._bus.bus, settings.pool, settings.speculative_slots, slots.allow)
         await self._allowance.start()
@@ -173,8 +174,9 @@ class _Room:
 
     async def refuse(self, _grace_seconds: float) -> None:
         """Takes no new work and stops what runs ahead of time."""
-        if self._engine is not None:
+        if self._engine is not None and self._servicer is not None:
             await self._engine.refuse()
+            self._servicer.refuse()
 
     async def stop(self, grace_seconds: float) -> None:
         """Stops what the server's grace has left, then everything else."""

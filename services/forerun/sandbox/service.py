@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc.aio
 
 from forerun.runtime.auth import current_caller, require_service
 from forerun.runtime.errors import ErrorReason, InvalidArgument, PermissionDenied
+from forerun.runtime.tracing import SpanName, Tracing, use_trace
 from forerun.sandbox.connectors.port import Ended, Invocation, ToolFault
 from forerun.sandbox.isolation.levels import Ladder
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.registry import Registry
 from forerun.sandbox.tools import Hints, Tool
+from forerun.sandbox.turns import Turns
 from forerun.sandbox.worker.engine import Engine
 from forerun.sandbox.worker.execution import Chunk, Finished, Request, Started, Step
 from forerun.sandbox.worker.slots import Priority
@@ -35,6 +38,7 @@ _STATUSES: Final[Mapping[Ended, common_pb2.CallStatus.ValueType]] = {
     Ended.OUTCOME_UNKNOWN: common_pb2.CALL_STATUS_OUTCOME_UNKNOWN,
 }
 _MOST_TIMEOUT_SECONDS: Final = 24 * 3600.0
+_IN_TURN: Final = f"/{sandbox_pb2.DESCRIPTOR.services_by_name['SandboxService'].full_name}/ExecuteInTurn"
 
 
 class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
@@ -46,16 +50,30 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         ladder: Isolation of this machine.
         worker: Name of this worker.
         slots: Authoritative and speculative slots.
+        tracing: Where the spans of executions go that share a stream.
     """
 
     def __init__(
-        self, engine: Engine, registry: Registry, ladder: Ladder, *, worker: str, slots: tuple[int, int]
+        self,
+        engine: Engine,
+        registry: Registry,
+        ladder: Ladder,
+        *,
+        worker: str,
+        slots: tuple[int, int],
+        tracing: Tracing,
     ) -> None:
         self._engine = engine
         self._registry = registry
         self._ladder = ladder
         self._worker = worker
         self._slots = slots
+        self._tracing = tracing
+        self._turns = Turns()
+
+    def refuse(self) -> None:
+        """Ends the streams on which nothing runs, and each other one after what runs."""
+        self._turns.refuse()
 
     async def Execute(  # noqa: N802
         self, request: sandbox_pb2.ExecuteRequest, context: _Context
@@ -66,18 +84,42 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
             raise PermissionDenied(
                 ErrorReason.CALLER_NOT_ALLOWED, "the request names another tenant than the one it is made for"
             )
+        async with aclosing(self._execution(request)) as responses:
+            async for response in responses:
+                yield response
+
+    async def ExecuteInTurn(  # noqa: N802
+        self, request_iterator: AsyncIterator[sandbox_pb2.ExecuteInTurnRequest], context: _Context
+    ) -> AsyncIterator[sandbox_pb2.ExecuteInTurnResponse]:
+        """Runs one action after the other."""
+        require_service()
+        while (message := await self._turns.next(request_iterator)) is not None:
+            if not message.request.caller.tenant:
+                raise PermissionDenied(ErrorReason.CALLER_NOT_ALLOWED, "the request names no tenant")
+            span = self._tracing.start(
+                SpanName.RPC, parent=message.traceparent or None, attributes={"rpc.method": _IN_TURN}
+            )
+            use_trace(span.context)
+            try:
+                async with aclosing(self._execution(message.request)) as responses:
+                    async for response in responses:
+                        if not response.HasField("started"):
+                            yield sandbox_pb2.ExecuteInTurnResponse(response=response)
+            finally:
+                span.end()
+
+    async def _execution(
+        self, request: sandbox_pb2.ExecuteRequest
+    ) -> AsyncGenerator[sandbox_pb2.ExecuteResponse, None]:
         tool = self._registry.find(request.action.tool)
         asked = _request(request, tool)
         if request.action.tool_version not in ("", tool.version):
             yield _other_version()
             return
-        steps = self._engine.execute(asked)
-        try:
+        # Closed also when the caller hangs up: the tool has ended when this returns.
+        async with aclosing(self._engine.execute(asked)) as steps:
             async for step in steps:
                 yield self._message(step)
-        finally:
-            # Reached also when the caller hangs up: the tool has ended when this returns.
-            await steps.aclose()
 
     async def Promote(  # noqa: N802
         self, request: sandbox_pb2.PromoteRequest, context: _Context

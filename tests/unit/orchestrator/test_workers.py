@@ -42,15 +42,15 @@ class Sandbox:
         self.versions: list[str] = []
         self.seconds = 0.0
 
-    async def execute(self, request: Any, context: Any) -> AsyncIterator[sandbox_pb2.ExecuteResponse]:
-        self.executed.append(request.execution)
-        self.expected.append(request.expects_state)
-        self.versions.append(request.action.tool_version)
-        yield sandbox_pb2.ExecuteResponse(started=sandbox_pb2.ExecutionStarted(worker=self.name))
-        await asyncio.sleep(self.seconds)
-        observation = common_pb2.Observation(content=self.name.encode())
-        finished = sandbox_pb2.ExecutionFinished(status=common_pb2.CALL_STATUS_OK, observation=observation)
-        yield sandbox_pb2.ExecuteResponse(finished=finished)
+    async def execute(self, requests: Any, context: Any) -> AsyncIterator[sandbox_pb2.ExecuteInTurnResponse]:
+        async for message in requests:
+            self.executed.append(message.request.execution)
+            self.expected.append(message.request.expects_state)
+            self.versions.append(message.request.action.tool_version)
+            await asyncio.sleep(self.seconds)
+            observation = common_pb2.Observation(content=self.name.encode())
+            finished = sandbox_pb2.ExecutionFinished(status=common_pb2.CALL_STATUS_OK, observation=observation)
+            yield sandbox_pb2.ExecuteInTurnResponse(response=sandbox_pb2.ExecuteResponse(finished=finished))
 
     async def list_tools(self, request: Any, context: Any) -> sandbox_pb2.ListToolsResponse:
         self.asked += 1
@@ -64,10 +64,10 @@ class Sandbox:
                 request_deserializer=sandbox_pb2.ListToolsRequest.FromString,
                 response_serializer=sandbox_pb2.ListToolsResponse.SerializeToString,
             ),
-            "Execute": grpc.unary_stream_rpc_method_handler(
+            "ExecuteInTurn": grpc.stream_stream_rpc_method_handler(
                 self.execute,
-                request_deserializer=sandbox_pb2.ExecuteRequest.FromString,
-                response_serializer=sandbox_pb2.ExecuteResponse.SerializeToString,
+                request_deserializer=sandbox_pb2.ExecuteInTurnRequest.FromString,
+                response_serializer=sandbox_pb2.ExecuteInTurnResponse.SerializeToString,
             ),
         }
         name = sandbox_pb2.DESCRIPTOR.services_by_name["SandboxService"].full_name
@@ -133,10 +133,16 @@ def placed(play: Callable[[Place, str, str], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
+def unreachable(place: Place, name: str) -> None:
+    """A worker is away: its connections are broken, and it takes no new ones."""
+    place.fabric.refuse(f"{name}:1")
+    place.fabric.drop(f"{name}:1")
+
+
 def test_reads_go_elsewhere_while_the_sessions_worker_does_not_answer() -> None:
     async def play(place: Place, session: str, own: str) -> None:
         (other,) = set(place.sandboxes) - {own}
-        place.fabric.refuse(f"{own}:1")
+        unreachable(place, own)
         first = await place.execute("get", session)
         # Nothing was sent: whatever it is, it may be asked again.
         assert (first.status, first.not_started) == (CallStatus.UNAVAILABLE, True)
@@ -156,7 +162,7 @@ def test_reads_go_elsewhere_while_the_sessions_worker_does_not_answer() -> None:
 
 async def silent(place: Place, name: str, seconds: float = 61.0) -> None:
     """A worker is away, and all others report."""
-    place.fabric.refuse(f"{name}:1")
+    unreachable(place, name)
     for _ in range(round(seconds)):
         await asyncio.sleep(1.0)
         for other in set(place.sandboxes) - {name}:

@@ -179,6 +179,58 @@ class ExecuteResponse(_message.Message):
 Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
 
 @_typing.final
+class ExecuteInTurnRequest(_message.Message):
+    """One action of many to run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    traceparent: _builtins.str
+    """W3C trace context of this action; the stream's own says nothing of it. Empty: none."""
+    @_builtins.property
+    def request(self) -> Global___ExecuteRequest:
+        """As for Execute. The caller named in it is the one on whose behalf it runs."""
+
+    def __init__(
+        self,
+        *,
+        request: Global___ExecuteRequest | None = ...,
+        traceparent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "traceparent", b"traceparent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecuteInTurnRequest: _TypeAlias = ExecuteInTurnRequest  # noqa: Y015
+
+@_typing.final
+class ExecuteInTurnResponse(_message.Message):
+    """A step of the action that runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def response(self) -> Global___ExecuteResponse:
+        """The step: a chunk, or Finished."""
+
+    def __init__(
+        self,
+        *,
+        response: Global___ExecuteResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecuteInTurnResponse: _TypeAlias = ExecuteInTurnResponse  # noqa: Y015
+
+@_typing.final
 class ExecutionStarted(_message.Message):
     """The execution has a slot."""
 

@@ -40,6 +40,11 @@ class SandboxServiceStub:
                 request_serializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteRequest.SerializeToString,
                 response_deserializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteResponse.FromString,
                 _registered_method=True)
+        self.ExecuteInTurn = channel.stream_stream(
+                '/forerun.v1.SandboxService/ExecuteInTurn',
+                request_serializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteInTurnRequest.SerializeToString,
+                response_deserializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteInTurnResponse.FromString,
+                _registered_method=True)
         self.Promote = channel.unary_unary(
                 '/forerun.v1.SandboxService/Promote',
                 request_serializer=forerun_dot_v1_dot_sandbox__pb2.PromoteRequest.SerializeToString,
@@ -86,6 +91,16 @@ class SandboxServiceServicer:
         the transport: after a broken stream only an action whose contract allows it may be sent again. A speculative
         request without a free slot gets RESOURCE_EXHAUSTED at once. NOT_FOUND for an unknown tool, INVALID_ARGUMENT where
         the arguments do not fit the tool's schema.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExecuteInTurn(self, request_iterator, context):
+        """Runs one action after the other over one stream, because a stream for each costs more than many an action. Each
+        request is answered as by Execute, without Started; the next one may follow its Finished. What Execute refuses ends
+        the stream with the same status, and nothing of that request ran. Cancelling the stream stops the tool. A worker that
+        stops ends a stream on which nothing runs: with OK, or with UNAVAILABLE and the metadata that nothing was started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,6 +166,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     request_deserializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteRequest.FromString,
                     response_serializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteResponse.SerializeToString,
             ),
+            'ExecuteInTurn': grpc.stream_stream_rpc_method_handler(
+                    servicer.ExecuteInTurn,
+                    request_deserializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteInTurnRequest.FromString,
+                    response_serializer=forerun_dot_v1_dot_sandbox__pb2.ExecuteInTurnResponse.SerializeToString,
+            ),
             'Promote': grpc.unary_unary_rpc_method_handler(
                     servicer.Promote,
                     request_deserializer=forerun_dot_v1_dot_sandbox__pb2.PromoteRequest.FromString,
@@ -215,6 +235,33 @@ class SandboxService:
             '/forerun.v1.SandboxService/Execute',
             forerun_dot_v1_dot_sandbox__pb2.ExecuteRequest.SerializeToString,
             forerun_dot_v1_dot_sandbox__pb2.ExecuteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExecuteInTurn(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/forerun.v1.SandboxService/ExecuteInTurn',
+            forerun_dot_v1_dot_sandbox__pb2.ExecuteInTurnRequest.SerializeToString,
+            forerun_dot_v1_dot_sandbox__pb2.ExecuteInTurnResponse.FromString,
             options,
             channel_credentials,
             insecure,

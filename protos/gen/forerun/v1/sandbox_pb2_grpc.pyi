@@ -22,6 +22,12 @@ class SandboxServiceStub:
     request without a free slot gets RESOURCE_EXHAUSTED at once. NOT_FOUND for an unknown tool, INVALID_ARGUMENT where
     the arguments do not fit the tool's schema.
     """
+    ExecuteInTurn: _aio.StreamStreamMultiCallable[_sandbox_pb2.ExecuteInTurnRequest, _sandbox_pb2.ExecuteInTurnResponse]
+    """Runs one action after the other over one stream, because a stream for each costs more than many an action. Each
+    request is answered as by Execute, without Started; the next one may follow its Finished. What Execute refuses ends
+    the stream with the same status, and nothing of that request ran. Cancelling the stream stops the tool. A worker that
+    stops ends a stream on which nothing runs: with OK, or with UNAVAILABLE and the metadata that nothing was started.
+    """
     Promote: _aio.UnaryUnaryMultiCallable[_sandbox_pb2.PromoteRequest, _sandbox_pb2.PromoteResponse]
     """Makes a running speculation authoritative: its priority, its slot, its deadline. Idempotent. NOT_FOUND where the
     execution is not running here any more.
@@ -56,6 +62,18 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         the transport: after a broken stream only an action whose contract allows it may be sent again. A speculative
         request without a free slot gets RESOURCE_EXHAUSTED at once. NOT_FOUND for an unknown tool, INVALID_ARGUMENT where
         the arguments do not fit the tool's schema.
+        """
+
+    @_abc_1.abstractmethod
+    def ExecuteInTurn(
+        self,
+        request_iterator: _abc.AsyncIterator[_sandbox_pb2.ExecuteInTurnRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_sandbox_pb2.ExecuteInTurnRequest], _abc.AsyncIterator[_sandbox_pb2.ExecuteInTurnResponse]],
+    ) -> _abc.AsyncIterator[_sandbox_pb2.ExecuteInTurnResponse]:
+        """Runs one action after the other over one stream, because a stream for each costs more than many an action. Each
+        request is answered as by Execute, without Started; the next one may follow its Finished. What Execute refuses ends
+        the stream with the same status, and nothing of that request ran. Cancelling the stream stops the tool. A worker that
+        stops ends a stream on which nothing runs: with OK, or with UNAVAILABLE and the metadata that nothing was started.
         """
 
     @_abc_1.abstractmethod
