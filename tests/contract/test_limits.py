@@ -32,6 +32,7 @@ CORE = "unit/core/test_bounds.py"
 OUTLET = "unit/orchestrator/test_outlet.py"
 PLANS = "unit/plan/test_check.py"
 MODELS = "unit/runtime/test_models.py"
+ANSWERS = "integration/orchestrator/test_answers.py"
 WORKSPACES = "integration/sandbox/test_workspaces.py"
 
 NOT_HELD = f"{CALLS}::test_arguments_that_nobody_can_hold_are_refused_and_nothing_runs"
@@ -123,7 +124,12 @@ TESTS = {
     "MODEL_QUEUE": [
         f"{MODELS}::test_the_queue_of_a_provider_is_bounded_and_waiting_counts_as_waiting_for_a_token"
     ],
-    "ANSWER_CANDIDATES": [f"{MODELS}::test_candidates_of_answers_are_off_unless_a_policy_says_otherwise"],
+    "MODEL_PROMPT_BYTES": [f"{ANSWERS}::test_unknown_models_and_too_much_text_are_refused"],
+    "ANSWER_CANDIDATES": [
+        f"{MODELS}::test_candidates_of_answers_are_off_unless_a_policy_says_otherwise",
+        f"{ANSWERS}::test_what_is_wrong_is_refused_by_its_name_and_nothing_is_sent",
+    ],
+    "ANSWER_STEPS": [f"{ANSWERS}::test_what_is_wrong_is_refused_by_its_name_and_nothing_is_sent"],
     "STREAM_MESSAGES": [SLOW],
     "STREAM_BYTES": [f"{OUTLET}::test_bytes_that_wait_are_bounded_and_an_empty_stream_takes_any_result"],
     "STREAM_LINGER_SECONDS": [f"{OUTLET}::test_what_nobody_reads_is_not_kept_for_long"],

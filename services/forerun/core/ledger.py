@@ -23,6 +23,8 @@ class EntryKind(StrEnum):
     SESSION = "session"
     EARLY = "early"
     RACE = "race"
+    MODEL = "model"
+    CANDIDATE = "candidate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,12 @@ class LedgerEntry:
         propensity: Probability that the decision would have been the other one.
         explanation: The predictor's words.
         executions: Tool executions that this entry accounts for.
+        model: For a model request, also the beaten one of a race: the model.
+        provider: Which of its providers.
+        input_tokens: Tokens of the prompt.
+        output_tokens: Generated tokens.
+        tokens_estimated: They are estimated, because the provider did not say, and the money with them.
+        answer: Id of the answer that the request belongs to.
     """
 
     kind: EntryKind
@@ -84,6 +92,12 @@ class LedgerEntry:
     propensity: float = 0.0
     explanation: str = ""
     executions: int = 0
+    model: str = ""
+    provider: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tokens_estimated: bool = False
+    answer: str = ""
 
 
 @dataclass(slots=True)
@@ -122,6 +136,8 @@ class Totals:
         elif entry.kind is EntryKind.RACE:
             self.races += 1
             self.races_won_by_second += entry.reason == SECOND_WON
+            self.wasted_seconds += entry.wasted_seconds
+        elif entry.kind is EntryKind.CANDIDATE:
             self.wasted_seconds += entry.wasted_seconds
         elif entry.kind is EntryKind.CALL:
             self.calls += 1

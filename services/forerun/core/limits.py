@@ -166,8 +166,14 @@ MODEL_REQUESTS_MAX: Final = 4_096
 MODEL_QUEUE: Final = 1_024
 """Requests that wait for one provider in one process. Beyond it a caller is told at once."""
 
+MODEL_PROMPT_BYTES: Final = 2 * MIB
+"""Messages and tools of one request: half of a gRPC message, and more than the longest context."""
+
 ANSWER_CANDIDATES: Final = 32
 """Candidates of one answer, and beginnings that a beam search generates at once."""
+
+ANSWER_STEPS: Final = 64
+"""Pieces of one answer in a beam search."""
 
 # ---------------------------------------------------------------- messages and results
 

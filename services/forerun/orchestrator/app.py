@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import grpc.aio
+import httpx
 
 from forerun.core import limits
+from forerun.orchestrator.answers.driver import Answering
+from forerun.orchestrator.answers.service import AnswerServicer
 from forerun.orchestrator.certifier import Certifier
 from forerun.orchestrator.demand import REPORT_SECONDS, Demand
 from forerun.orchestrator.engine import Orchestrator
@@ -31,10 +34,15 @@ from forerun.runtime.bus_connect import BusPart
 from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_chassis
 from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
+from forerun.runtime.models.models import Models
+from forerun.runtime.models.transport import make_chat_port
 from forerun.runtime.tasks import Failure, TaskScope
-from forerun.v1 import session_pb2, session_pb2_grpc
+from forerun.v1 import answer_pb2, answer_pb2_grpc, session_pb2, session_pb2_grpc
 
-_SERVICE = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
+_SERVICES = (
+    session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name,
+    answer_pb2.DESCRIPTOR.services_by_name["AnswerService"].full_name,
+)
 _SWEEP_SECONDS = 1.0
 # A policy can be switched off in its file, which has to be heard within a second.
 _LOOK_SECONDS = 0.25
@@ -47,25 +55,35 @@ class _Room:
         settings: What the operator chose.
         chassis: The ports of the process.
         bus: The connection to the broker.
+        http: Carries requests to models; None makes connections.
     """
 
-    def __init__(self, settings: OrchestratorSettings, chassis: Chassis, bus: BusPart) -> None:
+    def __init__(
+        self,
+        settings: OrchestratorSettings,
+        chassis: Chassis,
+        bus: BusPart,
+        http: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._settings = settings
+        self._models = Models.made_of(make_chat_port(settings.secrets_directory, chassis.clock, transport=http))
         self._chassis = chassis
         self._bus = bus
         self.failed = Failure()
         self._tasks = TaskScope("orchestrator", metrics=chassis.metrics, failure=self.failed)
         self._subscriptions: list[Subscription] = []
         self._servicer: SessionServicer | None = None
+        self._answers: AnswerServicer | None = None
         self._engine: Orchestrator | None = None
         self._outbox: Outbox | None = None
         self._policies: PolicySource | None = None
         self._switch: Switch | None = None
 
     def register(self, server: Any) -> None:
-        """Adds the servicer to a server."""
-        assert self._servicer is not None
+        """Adds the servicers to a server."""
+        assert self._servicer is not None and self._answers is not None
         session_pb2_grpc.add_SessionServiceServicer_to_server(self._servicer, server)
+        answer_pb2_grpc.add_AnswerServiceServicer_to_server(self._answers, server)
 
     async def start(self) -> None:
         """Makes the engine and starts to listen on the bus."""
@@ -76,6 +94,7 @@ class _Room:
         def refresh() -> None:
             observer.enabled(switch.on_for_some)
             engine.refresh()
+            self._tasks.spawn(self._models.adopt(policies.current.models), name="models")
 
         def tools_changed() -> None:
             engine.tools_changed()
@@ -126,7 +145,14 @@ class _Room:
         self._servicer = SessionServicer(
             engine, policies=policies, workers=workers, switch=switch, observer=observer, admitted=admitted
         )
+        self._answers = AnswerServicer(
+            Answering(
+                models=self._models, policies=policies, switch=switch, observer=observer, outbox=outbox,
+                clock=chassis.clock, ids=chassis.ids,
+            )
+        )  # fmt: skip
         await policies.start()
+        await self._models.adopt(policies.current.models)
         await switch.start()
         observer.enabled(switch.on_for_some)
         self._subscriptions = [
@@ -159,6 +185,7 @@ class _Room:
         if self._outbox is not None:
             await self._outbox.drain(grace_seconds / 3)
         await self._tasks.stop(grace_seconds / 3)
+        await self._models.endpoints.close()
 
 
 def build(
@@ -168,6 +195,7 @@ def build(
     ids: Ids | None = None,
     bus: Bus | None = None,
     network: MakeNetwork | None = None,
+    http: httpx.AsyncBaseTransport | None = None,
 ) -> App:
     """Wires the service; what is given is used instead of the real thing.
 
@@ -177,11 +205,12 @@ def build(
         ids: Makes ids and draws.
         bus: The bus, instead of a connection to the broker.
         network: Makes the network, instead of gRPC; without sockets there is no metrics endpoint either.
+        http: Carries requests to models, instead of connections.
     """
     chassis = make_chassis(settings, clock=clock, ids=ids, make_network=network)
     bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, metrics=chassis.metrics, bus=bus)
-    room = _Room(settings, chassis, bus_part)
-    server = Served(chassis.network, "orchestrator", settings.listen_address, [room.register], services=[_SERVICE])
+    room = _Room(settings, chassis, bus_part, http)
+    server = Served(chassis.network, "orchestrator", settings.listen_address, [room.register], services=_SERVICES)
     parts = [
         *chassis_parts(chassis, settings, expose_metrics=network is None),
         Part("bus", bus_part),

@@ -158,6 +158,8 @@ class Observer:
             self._metrics.add(m.EARLY_READS, outcome=entry.outcome)
         elif entry.kind is EntryKind.RACE:
             self._count_race(entry)
+        elif entry.kind in (EntryKind.MODEL, EntryKind.CANDIDATE):
+            self._count_request(entry, extra=entry.kind is EntryKind.CANDIDATE)
         elif entry.kind is EntryKind.DECISION:
             self._metrics.add(m.GOVERNOR_DECISIONS, reason=entry.reason, kind="tool")
         elif entry.kind is EntryKind.CALL and entry.served is not None:
@@ -169,6 +171,25 @@ class Observer:
         self._metrics.add(m.WASTED_SECONDS, entry.wasted_seconds, kind="race")
         if entry.explanation:
             self._metrics.add(m.RACES_DIFFERENT, tool=entry.tool)
+        if entry.model:
+            self._count_request(entry, extra=True)
+
+    def _count_request(self, entry: LedgerEntry, *, extra: bool) -> None:
+        mode = "extra" if extra else "authoritative"
+        self._metrics.add(m.MODEL_REQUESTS, model=entry.model, mode=mode)
+        self._metrics.add(m.MODEL_TOKENS, entry.input_tokens, model=entry.model, direction="input", mode=mode)
+        self._metrics.add(m.MODEL_TOKENS, entry.output_tokens, model=entry.model, direction="output", mode=mode)
+        self._metrics.add(m.MODEL_COST, entry.cost_money, currency="usd", mode=mode)
+        if entry.kind is EntryKind.CANDIDATE:
+            self._metrics.add(m.WASTED_SECONDS, entry.wasted_seconds, kind="candidate")
+
+    def first_token(self, model: str, seconds: float) -> None:
+        """The first token of a single answer is there."""
+        self._metrics.observe(m.MODEL_FIRST_TOKEN_SECONDS, seconds, model=model)
+
+    def answer(self, strategy: str) -> None:
+        """An answer was given."""
+        self._metrics.add(m.ANSWERS, strategy=strategy)
 
     def _count_call(self, entry: LedgerEntry) -> None:
         if entry.served is not None and entry.served is not Served.UNSPECIFIED:

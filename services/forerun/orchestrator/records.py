@@ -213,6 +213,12 @@ def ledger_line(context: EventContext, policy: str, mode: Mode, entry: LedgerEnt
         audit=entry.audit,
         propensity=entry.propensity,
         explanation=entry.explanation,
+        model=entry.model,
+        provider=entry.provider,
+        input_tokens=entry.input_tokens,
+        output_tokens=entry.output_tokens,
+        tokens_estimated=entry.tokens_estimated,
+        answer=entry.answer,
     )
     if entry.outcome is not None:
         line.outcome = common_pb2.Outcome.Value(f"OUTCOME_{entry.outcome.name}")

@@ -19,6 +19,8 @@ class OrchestratorSettings(ServiceSettings):
     """`host:port` for agents. A fixed port, so that a restart is found again."""
     policy_file: Path | None = None
     """YAML file of policies and tool servers (local mode). Without it they come from the broker's key-value store."""
+    secrets_directory: Path | None = None
+    """Directory with one file for each secret that providers of models name in the policy."""
     sandbox_targets: tuple[str, ...] = ()
     """Addresses of workers that are known from the start; others are learned from their load reports."""
     verifier_target: str = "127.0.0.1:7430"

@@ -99,7 +99,9 @@ STREAM: Final = Label("stream", "name of the broker's stream", bound=20)
 CODE: Final = Label("code", "gRPC status", _values(code.name for code in grpc.StatusCode))
 KIND: Final = Label("kind", "what was run ahead, or besides", ("tool", "race", "candidate"))
 MODEL: Final = Label("model", "name of the model", bound=30)
-MODEL_MODE: Final = Label("mode", "asked for, or besides: second attempts, candidates, judges", ("authoritative", "extra"))
+MODEL_MODE: Final = Label(
+    "mode", "asked for, or besides: second attempts, candidates, judges", ("authoritative", "extra")
+)
 DIRECTION: Final = Label("direction", "read or generated", ("input", "output"))
 STRATEGY: Final = Label("strategy", "how it was found", ("single", "best_of", "beam"))
 OUTCOME: Final = Label("outcome", "how it ended", _values(Outcome))
@@ -201,7 +203,8 @@ MODEL_TOKENS = Metric("forerun_model_tokens_total", _C, "{token}",
 MODEL_COST = Metric("forerun_model_cost_total", _C, "{currency}",
     "Money of model requests.", _ORCHESTRATOR, (CURRENCY, MODEL_MODE))
 MODEL_FIRST_TOKEN_SECONDS = Metric("forerun_model_first_token_seconds", _H, "seconds",
-    "From the ask of a single answer to its first token, retries and second attempts included.", _ORCHESTRATOR, (MODEL,))
+    "From the ask of a single answer to its first token, retries and second attempts included.",
+    _ORCHESTRATOR, (MODEL,))
 ANSWERS = Metric("forerun_answers_total", _C, "{answer}",
     "Answers of models that were given, by how they were found.", _ORCHESTRATOR, (STRATEGY,))
 

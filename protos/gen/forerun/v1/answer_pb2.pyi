@@ -255,7 +255,7 @@ class AnswerCandidates(_message.Message):
     stop_at: _builtins.float
     """A score that is good enough: what still runs is stopped. Absent: all candidates are waited for."""
     at_once: _builtins.int
-    """Candidates generated at the same time. Absent: all of them."""
+    """Candidates under way at the same time, scoring included. Absent: all of them."""
     temperature: _builtins.float
     """Temperature of every candidate but the first, which is generated as asked. Absent: that of the request, but at least
     0.8, because equal candidates are worth nothing.

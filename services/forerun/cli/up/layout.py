@@ -96,6 +96,7 @@ class Layout:
         if service == ORCHESTRATOR:
             settings |= {
                 "policy_file": str(self.policy_file),
+                "secrets_directory": str(self.directory.tool_secrets),
                 "sandbox_targets": json.dumps(self.addresses("sandbox")),
                 # One channel over all of them, as grpc writes it.
                 "verifier_target": "ipv4:" + ",".join(self.addresses("verifier")),

@@ -178,7 +178,7 @@ class Beam:
         return steps
 
     def _launches(self, steps: list[Step]) -> bool:
-        running = sum(one.busy == _GENERATION for one in self._level)
+        running = sum(bool(one.busy) for one in self._level)
         if not self._waiting or running >= max(1, self.terms.at_once):
             return False
         number, first = len(self._nodes), not self._nodes

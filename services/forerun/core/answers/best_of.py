@@ -207,7 +207,7 @@ class BestOf:
 
     def _launches(self) -> bool:
         number = len(self._candidates)
-        running = sum(one.stage is _Stage.GENERATING for one in self._candidates)
+        running = sum(one.under_way for one in self._candidates)
         if number >= self.terms.count or running >= max(1, self.terms.at_once):
             return False
         expected = self.terms.generate.expected + self.terms.score.expected

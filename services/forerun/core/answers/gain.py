@@ -11,6 +11,7 @@ from forerun.core.governor import lower_bound
 
 _PRIOR_WEIGHT: Final = 10.0
 _DISCOUNT: Final = 0.995
+_SMOOTHING: Final = 0.1
 _Z: Final = 1.0
 
 
@@ -22,16 +23,23 @@ class Gain:
         prior: Share that is expected before anything is known, counted as ten observations.
         tried: Further candidates that were compared, discounted.
         better: Of these, those that were taken.
+        output_tokens: Generated tokens of a candidate, smoothed; 0 while nothing is known.
     """
 
     prior: float = 0.25
     tried: float = 0.0
     better: float = 0.0
+    output_tokens: float = 0.0
 
     def observe(self, tried: int, better: int) -> None:
         """Takes the end of a search."""
         self.tried = self.tried * _DISCOUNT**tried + tried
         self.better = self.better * _DISCOUNT**tried + better
+
+    def length(self, output_tokens: int) -> None:
+        """Takes the length of a candidate."""
+        known = self.output_tokens or float(output_tokens)
+        self.output_tokens = known + _SMOOTHING * (output_tokens - known)
 
     @property
     def lower_bound(self) -> float:

@@ -73,7 +73,7 @@ class Terms:
 
     Attributes:
         count: Candidates, or the width of the beam.
-        at_once: Generated at the same time.
+        at_once: Under way at the same time, scoring included: fewer at once leave less to stop.
         stop_at: A score that is good enough; None waits for all.
         max_cost: Money for all of it.
         worth: Whether further candidates pay.

@@ -94,6 +94,11 @@ class Bill:
 class ModelCall:
     """One request. Its events are read once; afterwards it tells what it has cost.
 
+    Attributes:
+        request: What is asked for.
+        attempts: What was sent so far.
+        known: Tokens of another request with the same prompt; None where there is none.
+
     Args:
         request: What is asked for.
         endpoints: The replicas, as the race numbers them.
@@ -103,6 +108,7 @@ class ModelCall:
     def __init__(self, request: ModelRequest, endpoints: Sequence[Endpoint], race: ReplicaRace) -> None:
         self.request = request
         self.attempts: list[Attempt] = []
+        self.known: Usage | None = None
         self._endpoints = endpoints
         self._race = race
         self._queue: asyncio.Queue[tuple[Attempt, ModelEvent | ModelError]] = asyncio.Queue(_AHEAD)
@@ -152,7 +158,7 @@ class ModelCall:
     def bills(self) -> list[Bill]:
         """What each attempt has cost, in the order of their starts."""
         answered = self.answered
-        known = None
+        known = self.known
         if answered is not None and answered.message.finished is not None:
             known = answered.message.finished.usage
         found = []

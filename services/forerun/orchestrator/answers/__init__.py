@@ -1,0 +1,1 @@
+"""Answers of models: one, or the best of several candidates."""
