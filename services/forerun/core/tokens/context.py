@@ -14,6 +14,7 @@ LONGEST_MATCH: Final = 32
 
 _PAIR_SCAN: Final = 32
 _SINGLE_SCAN: Final = 12
+_STRONG_MATCH: Final = 4
 _SHIFT: Final = 31
 
 # Class of the evidence, tokens of equal context, position of what followed, and the tokens in which it did.
@@ -83,6 +84,7 @@ class ContextIndex:
         if size < 2:
             return
         tokens, last, before = self.tokens, tail[size - 1], tail[size - 2]
+        longest = 0
         position, links = self._last_pair.get(before << _SHIFT | last, -1), self._previous_pair
         for _ in range(_PAIR_SCAN):
             if position < 0:
@@ -91,7 +93,11 @@ class ContextIndex:
             while match < most and tokens[position - match - 1] == tail[size - match - 1]:
                 match += 1
             found.append((kind, match, position, tokens))
+            if match > longest:  # noqa: PLR1730 - calling `max` would cost more than the rest of the loop
+                longest = match
             position = links[position]
+        if longest >= _STRONG_MATCH:
+            return  # places with one equal token would be outvoted
         position, links = self._last_single.get(last, -1), self._previous_single
         for _ in range(_SINGLE_SCAN):
             if position < 0:

@@ -7,7 +7,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from forerun.core.errors import CoreError
@@ -17,6 +17,7 @@ _DEPTH: Final = 16  # tokens of context by which places are sorted
 _WORD: Final = 4  # bytes of a token
 _KEY_BYTES: Final = _DEPTH * _WORD
 _WINDOW: Final = 8  # places looked at on either side
+_WEAKER: Final = 4  # places with less than a quarter of the longest equal context would be outvoted anyway
 _LEAD: Final = 4  # tokens before an output that are kept, so that its beginning has a context
 _FRESH_LEAST: Final = 4_096
 _FRESH_SHARE: Final = 8  # of the sorted part: more would cost memory, less would sort too often
@@ -29,26 +30,44 @@ class SortedRun:
     """Tokens and their places sorted by the context before them, nearest token first. Never changes.
 
     A token costs 13 bytes: itself, its place in the order, its bytes in reverse for comparisons, and how many tokens of
-    context it shares with its neighbour.
+    context it shares with its neighbour. Each different token costs an entry in a table of where its places lie, which
+    saves the first half of each search.
 
     Args:
         tokens: Texts with separators between them.
         order: Places in an order that is nearly right, which makes sorting nearly linear.
     """
 
-    __slots__ = ("_order", "_reversed", "_shared", "tokens")
+    __slots__ = ("_after", "_key", "_order", "_shared", "tokens")
 
     def __init__(self, tokens: array[int], order: Sequence[int] | None = None) -> None:
         self.tokens = tokens
         backwards = array("I", reversed(tokens))
         if sys.byteorder == "little":
             backwards.byteswap()  # so that bytes compare like numbers
-        self._reversed = backwards.tobytes()
+        self._key = _context_key(backwards.tobytes(), len(tokens))
         places = range(1, len(tokens)) if order is None else order
         self._order = array("I", sorted(places, key=self._key))
-        self._shared = array("B", bytes(len(self._order)))
-        for at in range(1, len(self._order)):
-            self._shared[at] = self._common(self._order[at - 1], tokens, self._order[at])
+        self._shared = array("B", self._neighbours())
+        self._after: dict[int, tuple[int, int]] = {}  # token: where the places that follow it begin and end
+        start = 0
+        for at in range(1, len(self._order) + 1):
+            if at == len(self._order) or not self._shared[at]:
+                if at > start:
+                    self._after[tokens[self._order[start] - 1]] = start, at
+                start = at
+
+    def _neighbours(self) -> Iterator[int]:
+        """Tokens of context that each place shares with the one before it in the order.
+
+        Separators count as tokens here: no tail has one, so no search ever reaches behind them.
+        """
+        before = 0
+        for number, place in enumerate(self._order):
+            context = int.from_bytes(self._key(place).ljust(_KEY_BYTES, b"\xff"), "big")
+            equal_bits = 8 * _KEY_BYTES - (context ^ before).bit_length()
+            yield equal_bits // (8 * _WORD) if number else 0
+            before = context
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -58,10 +77,6 @@ class SortedRun:
         """All places, by context."""
         return self._order
 
-    def _key(self, place: int) -> bytes:
-        start = _WORD * (len(self.tokens) - place)
-        return self._reversed[start : start + _KEY_BYTES]
-
     def _common(self, place: int, other: Sequence[int], end: int) -> int:
         tokens, most, count = self.tokens, min(_DEPTH, place, end), 0
         while count < most and tokens[place - 1 - count] == other[end - 1 - count] != SEPARATOR:
@@ -70,27 +85,47 @@ class SortedRun:
 
     def find(self, tail: Sequence[int], kind: int, found: list[Occurrence]) -> None:
         """Adds to `found` the places whose contexts are most like the end of `tail`."""
-        tokens, order, shared, size = self.tokens, self._order, self._shared, len(tail)
+        size = len(tail)
+        bounds = self._after.get(tail[size - 1]) if size else None
+        if bounds is None:
+            return
+        tokens, order, shared = self.tokens, self._order, self._shared
         nearest = array("I", tail[-_DEPTH:])
         nearest.reverse()
         if sys.byteorder == "little":
             nearest.byteswap()
-        above = bisect_left(order, nearest.tobytes(), key=self._key)
-        if above < len(order):
+        least = 0
+        above = bisect_left(order, nearest.tobytes(), *bounds, key=self._key)
+        if above < bounds[1]:
             common = self._common(order[above], tail, size)
-            for at in range(above, min(above + _WINDOW, len(order))):
-                if at > above and shared[at] < common:
+            least = common // _WEAKER
+            found.append((kind, common, order[above], tokens))
+            for at in range(above + 1, min(above + _WINDOW, bounds[1])):
+                if shared[at] < common:
                     common = shared[at]
-                if not common:
-                    break
+                    if common < least:
+                        break
                 found.append((kind, common, order[at], tokens))
-        if above > 0:
+        if above > bounds[0]:
             common = self._common(order[above - 1], tail, size)
-            for at in range(above - 1, max(above - 1 - _WINDOW, -1), -1):
-                if not common:
+            least = max(least, common // _WEAKER)
+            for at in range(above - 1, max(above - 1 - _WINDOW, bounds[0] - 1), -1):
+                if common < least:
                     break
                 found.append((kind, common, order[at], tokens))
-                common = min(common, shared[at])
+                if shared[at] < common:  # noqa: PLR1730 - as above
+                    common = shared[at]
+
+
+def _context_key(backwards: bytes, size: int) -> Callable[[int], bytes]:
+    """The context before a place as bytes that sort like it. A closure: it is most of what a search costs."""
+    last = _WORD * size
+
+    def key(place: int) -> bytes:
+        start = last - _WORD * place
+        return backwards[start : start + _KEY_BYTES]
+
+    return key
 
 
 class History:
