@@ -134,7 +134,7 @@ class TensorRtLlmEngine(_Strict):
 
 GpuEngine = VllmEngine | TensorRtLlmEngine
 Engine = Annotated[ToyEngine | OpenVinoEngine | VllmEngine | TensorRtLlmEngine, Field(discriminator="kind")]
-DrafterName = Literal["session", "history", "expected", "model"]
+DrafterName = Literal["recall", "model"]
 EngineMethod = Literal["suffix", "ngram", "draft_model", "eagle3"]
 
 
@@ -142,13 +142,20 @@ class Coupled(_Strict):
     """Speculation in our own loop.
 
     Attributes:
-        drafters: Sources of drafts; they compete for each pass. `model` needs a draft model.
+        drafters: Sources of drafts; they compete for each pass. `recall` drafts from the text itself, from earlier
+            outputs and from expected ones, and costs no model; `model` needs a draft model.
+        history_tokens: Of earlier outputs that are kept for each tenant and agent; 0: none are.
+        histories: Most that are kept.
+        history_folder: Where they survive a restart; without it they do not.
         max_depth: Most tokens drafted for a pass.
         table: Step times that `forerun models calibrate` measured; without it the controller has its prior.
     """
 
     kind: Literal["coupled"]
-    drafters: tuple[DrafterName, ...] = ("session", "history")
+    drafters: tuple[DrafterName, ...] = ("recall",)
+    history_tokens: int = Field(default=1_000_000, ge=0, le=100_000_000)
+    histories: int = Field(default=64, ge=2, le=100_000)
+    history_folder: Path | None = None
     max_depth: int = Field(default=DEPTH, ge=0, le=DEPTH)
     table: Path | None = None
 

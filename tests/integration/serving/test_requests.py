@@ -61,7 +61,7 @@ async def test_an_expected_text_is_verified_like_any_draft(toy: Served) -> None:
     wrong = [*right[:20], 63 - right[20], *right[21:]]
     for expected in (right, wrong):
         answer = await toy.generate(
-            [9, 9], max_tokens=40, ignore_end=True, depth=7, drafters=["expected"], expected=expected
+            [9, 9], max_tokens=40, ignore_end=True, depth=7, drafters=["recall"], expected=[expected]
         )
         assert answer.tokens == right
         assert answer.usage["accepted"] >= 15

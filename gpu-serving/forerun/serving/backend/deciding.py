@@ -1,66 +1,57 @@
-"""What a request asks for, and which token follows from a target's scores."""
+"""Which tokens follow from a model's scores: the rules of `forerun.core.tokens` on the rows of one text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
+from forerun.core.errors import CoreError
+from forerun.core.tokens.distribution import Distribution
+from forerun.core.tokens.drafts import ROOT, chain
+from forerun.core.tokens.sampling import SamplingOptions, TokenCounts
+from forerun.core.tokens.verify import rule_for, verify
+from forerun.serving.backend.engines import Engine, Scores
+from forerun.serving.backend.options import json_of, sampling_of
 from forerun.serving.backend.sequences import Refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of a request, as JSON in its `OPTIONS`.
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What of a request's options its models have to know.
 
     Attributes:
-        max_tokens: Of the answer; None: as many as the profile allows.
-        temperature: 0 takes the likeliest token.
-        stop: Texts that end the answer; they are not part of it.
-        stop_tokens: Tokens that end it, besides the model's own.
-        ignore_end: Go on after the model's own end token.
-        logprobs: Give each token's log probability.
-        speculate: False: without drafts (the opt-out).
-        depth: Tokens to draft for each pass; None: the controller decides.
-        drafters: Only these; None: all that there are.
-        expected: Tokens that are expected to follow, such as a predicted call.
+        sampling: With its seed.
+        seed: Of the text.
+        coupled: See `Options`.
+        logprobs: See `Options`.
     """
 
-    max_tokens: int | None = None
-    temperature: float = 0.0
-    stop: tuple[str, ...] = ()
-    stop_tokens: tuple[int, ...] = ()
-    ignore_end: bool = False
-    logprobs: bool = False
-    speculate: bool = True
-    depth: int | None = None
-    drafters: tuple[str, ...] | None = None
-    expected: tuple[int, ...] = ()
+    sampling: SamplingOptions
+    seed: int
+    coupled: bool
+    logprobs: bool
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(
+            {
+                "sampling": json_of(self.sampling),
+                "seed": self.seed,
+                "coupled": self.coupled,
+                "logprobs": self.logprobs,
+            }
+        )
 
     @classmethod
-    def read(cls, text: str) -> Options:
-        """The options in a JSON text.
-
-        Raises:
-            Refused: They are none; the message names what is wrong.
-        """
+    def read(cls, text: str) -> ModelOptions:
+        """What `text` gave; defaults for an empty object."""
+        given = json.loads(text)
         try:
-            given: dict[str, Any] = json.loads(text)
-            known = {one.name for one in fields(cls)}
-            unknown = sorted(set(given) - known)
-            if unknown:
-                raise Refused(f"unknown options: {', '.join(unknown)}")
-            values: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
-            }
-            return cls(**values)
-        except (ValueError, TypeError) as error:
-            raise Refused(f"the options are not understood: {error}") from error
-
-    def for_models(self) -> str:
-        """What of them target and draft have to know, as JSON."""
-        return json.dumps({"temperature": self.temperature, "logprobs": self.logprobs})
+            sampling = sampling_of(given.get("sampling", {}))
+        except (CoreError, TypeError, ValueError) as error:
+            raise Refused(str(error)) from error
+        return cls(sampling, given.get("seed", 0), given.get("coupled", True), given.get("logprobs", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ class Decision:
 
     Attributes:
         tokens: At least one.
-        accepted: How many of the drafted ones are among them.
+        accepted: How many drafted ones are among them.
         logprobs: Of each, where asked for.
     """
 
@@ -83,26 +74,55 @@ class Decider:
 
     Args:
         options: Of its request.
+        engine: Whose scores they are.
+        real: Tokens below this id exist; the rest of a row is padding.
     """
 
-    def __init__(self, options: Options) -> None:
-        if options.temperature != 0:
-            raise Refused("only temperature 0 so far")
+    def __init__(self, options: ModelOptions, engine: Engine, real: int) -> None:
+        self._options = options
+        self._engine = engine
+        self._real = real
+        self._rule = rule_for(options.sampling, options.seed, coupled=options.coupled)
+        self._counts = TokenCounts()
 
-    def saw(self, tokens: Sequence[int]) -> None:
-        """Tokens of the text that were fed and are no drafts."""
+    def begin(self, prompt: Sequence[int]) -> None:
+        """The tokens before the answer."""
+        self._counts = TokenCounts(prompt)
 
-    def decide(self, rows: Sequence[Any], drafted: Sequence[int]) -> Decision:
-        """What follows from the scores after the last token and after each drafted one."""
-        tokens: list[int] = []
-        for row, draft in zip(rows, [*drafted, None], strict=True):
-            tokens.append(self.likeliest(row))
-            if tokens[-1] != draft:
-                break
-        return Decision(tokens, len(tokens) - 1, None)
+    def decide(self, rows: Sequence[Scores], drafted: Sequence[int], position: int) -> Decision:
+        """What follows from the scores after the last certain token and after each drafted one.
 
-    def likeliest(self, row: Any) -> int:
-        """The token with the highest score; of equal ones the first."""
-        if isinstance(row, list):
-            return row.index(max(row))
-        return int(row.argmax())
+        Raises:
+            Refused: The scores leave no token.
+        """
+
+        def after(node: int, counts: TokenCounts) -> Distribution:
+            return self._engine.process(rows[node + 1][: self._real], counts, self._options.sampling)
+
+        try:
+            found = verify(chain(drafted, ""), after, self._counts, self._rule, position)
+        except CoreError as error:
+            raise Refused(str(error)) from error
+        logprobs = None
+        if self._options.logprobs:
+            logprobs = [
+                self._engine.log_probability(rows[node + 1][: self._real], token)
+                for node, token in zip(found.nodes, found.tokens, strict=True)
+            ]
+        return Decision(found.tokens, found.accepted, logprobs)
+
+    def propose(self, row: Scores, position: int) -> int:
+        """What a draft takes for the next token.
+
+        Coupled sampling draws with the target's own noise, so that a draft that is like the target draws like it. By
+        rejection the likeliest token is chosen, which counts as certain.
+        """
+        sampling = self._options.sampling
+        scores = row[: self._real]
+        if not self._options.coupled or sampling.is_greedy:
+            return self._engine.process(scores, self._counts, _LIKELIEST).likeliest()
+        return self._rule.choose(self._engine.process(scores, self._counts, sampling), (), position)
+
+
+_LIKELIEST = SamplingOptions(temperature=0.0)
+assert ROOT == -1, "row 0 is the one after the last certain token"

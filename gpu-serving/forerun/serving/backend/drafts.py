@@ -1,17 +1,26 @@
-"""Everything that drafts for one text, and which of it is verified."""
+"""Everything that drafts for one text: what costs no model and a draft model compete before each pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from forerun.core.tokens.depth import DepthController, DepthDecision, DepthReason, Load
+from forerun.core.tokens.drafts import NOTHING, Draft
+from forerun.core.tokens.recall import RecallDrafter
 from forerun.serving.backend.loop import Proposal
 
 MODEL: Final = "model"
-"""Name of the draft model among the drafters."""
+RECALL: Final = "recall"
 
-EXPECTED: Final = "expected"
-"""Name of the expected continuation, such as a predicted call."""
+ALONE: Final = "target"
+"""Name in step tables of the target with drafts that cost no model."""
+
+WITH_DRAFT: Final = "target+draft"
+"""Name of the target with its draft model."""
+
+_KEEP: Final = 0.95
+"""Weight of the past in the moving averages of seconds."""
 
 
 class DraftModelPort(Protocol):
@@ -55,57 +64,121 @@ class ModelDrafter:
         await self._port.close()
 
 
-class ExpectedDrafter:
-    """Drafts from a text that is expected, as long as the answer goes along with it.
+class Depth:
+    """How deep to draft, for all texts of a server: the controller, and what it needs to compare sources.
 
     Args:
-        tokens: What is expected from the start of the answer on.
-        prompt: Tokens before the answer.
+        controller: Decides.
     """
 
-    def __init__(self, tokens: Sequence[int], prompt: int) -> None:
-        self._tokens = list(tokens)
-        self._prompt = prompt
+    def __init__(self, controller: DepthController) -> None:
+        self.controller = controller
+        self._draft_seconds = 0.0
+        self._pass_seconds = 0.0
 
-    def propose(self, context: Sequence[int], depth: int) -> Proposal:
-        """At most `depth` tokens that may follow; none once the answer has left the expected text."""
-        said = len(context) - self._prompt
-        if list(context[self._prompt :]) != self._tokens[:said]:
-            self._tokens = []
-        return Proposal(self._tokens[said : said + depth], EXPECTED)
+    def decide(self, pair: str, live: int, context: int, cap: int) -> DepthDecision:
+        """Depth of the next pass with drafts of this pair."""
+        load = Load(pair=pair, batch=max(1, live), context=context, draft_model=pair == WITH_DRAFT)
+        return self.controller.decide(load, cap)
+
+    def seconds(self, pair: str, live: int, context: int, depth: int) -> float:
+        """What a step takes; without a measured table relative to a pass that drafts nothing."""
+        table = self.controller.table
+        bucket = table.bucket(pair, max(1, live), context)
+        if bucket is not None:
+            measured = table.cells[pair][bucket].seconds
+            return measured[max(one for one in measured if one <= depth)]
+        if pair == ALONE or not self._pass_seconds:
+            return 1.0
+        return 1.0 + depth * self._draft_seconds / self._pass_seconds
+
+    def judged(self, proposal: Proposal, accepted: int, pass_seconds: float) -> None:
+        """How a proposal ended."""
+        pair = WITH_DRAFT if proposal.drafter == MODEL else ALONE
+        self.controller.observe(pair, len(proposal.tokens), accepted)
+        if proposal.drafter == MODEL:
+            each = proposal.seconds / len(proposal.tokens)
+            self._draft_seconds += (1 - _KEEP) * (each - self._draft_seconds)
+            self._pass_seconds += (1 - _KEEP) * (pass_seconds - self._pass_seconds)
 
 
 class Drafts:
-    """The drafters of one text: what is expected comes first, then the draft model.
+    """The drafters of one text.
 
     Args:
-        expected: See there; None: nothing is.
-        model: See there; None: there is none, or it is not wanted.
-        judged: Told how each proposal ended: its drafter, tokens proposed and accepted.
+        recall: Drafts that cost no model; None: not wanted.
+        model: The draft model's; None: there is none, or it is not wanted.
+        depth: How deep.
+        fixed: So deep in any case, as far as there is room; None: as the controller decides.
+        counted: Told how each proposal ended: its drafter, tokens proposed and accepted.
     """
 
     def __init__(
         self,
-        expected: ExpectedDrafter | None,
+        recall: RecallDrafter | None,
         model: ModelDrafter | None,
-        judged: Callable[[str, int, int], None],
+        depth: Depth,
+        fixed: int | None,
+        counted: Callable[[str, int, int], None],
     ) -> None:
-        self._expected = expected
+        self._recall = recall
         self._model = model
-        self._judged = judged
+        self._depth = depth
+        self._fixed = fixed
+        self._counted = counted
+        self._scored: Sequence[int] = ()
 
-    async def propose(self, context: Sequence[int], depth: int, live: int) -> Proposal:
-        """At most `depth` tokens that may follow."""
-        found = Proposal(()) if self._expected is None else self._expected.propose(context, depth)
-        if not found.tokens and self._model is not None:
-            found = await self._model.propose(context, depth, live)
-        return found
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Certain tokens that follow."""
+        if self._scored:
+            right = 0
+            while right < min(len(tokens), len(self._scored)) and self._scored[right] == tokens[right]:
+                right += 1
+            # More than what came is not known to be wrong.
+            known = self._scored[: len(tokens)]
+            self._depth.controller.observe(ALONE, len(known), right)
+            self._scored = ()
+        if self._recall is not None:
+            self._recall.extend(tokens)
 
-    def judged(self, proposal: Proposal, accepted: int) -> None:
+    async def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
+        """At most `cap` tokens that may follow; none where drafting does not pay now."""
+        recalled = self._recalled(len(context), cap, live)
+        if self._model is not None:
+            decision = self._decided(WITH_DRAFT, len(context), cap, live)
+            if decision.depth > 0 and self._beats(recalled, decision, live, len(context)):
+                return await self._model.propose(context, decision.depth, live)
+        return Proposal(list(recalled.tokens), RECALL)
+
+    def judged(self, proposal: Proposal, accepted: int, pass_seconds: float) -> None:
         """How a proposal ended."""
-        self._judged(proposal.drafter, len(proposal.tokens), accepted)
+        self._counted(proposal.drafter, len(proposal.tokens), accepted)
+        self._depth.judged(proposal, accepted, pass_seconds)
 
     async def close(self) -> None:
         """The text has ended."""
         if self._model is not None:
             await self._model.close()
+
+    def _decided(self, pair: str, context: int, cap: int, live: int) -> DepthDecision:
+        if self._fixed is not None:
+            return DepthDecision(min(self._fixed, cap), DepthReason.CAPPED)
+        return self._depth.decide(pair, live, context, cap)
+
+    def _recalled(self, context: int, cap: int, live: int) -> Draft:
+        if self._recall is None:
+            return NOTHING
+        decision = self._decided(ALONE, context, cap, live)
+        if decision.depth > 0:
+            return self._recall.propose(decision.depth)
+        if decision.score:
+            self._scored = self._recall.propose(cap).tokens
+        return NOTHING
+
+    def _beats(self, recalled: Draft, decision: DepthDecision, live: int, context: int) -> bool:
+        """Whether the draft model is expected to give more tokens a second than what was recalled."""
+        if decision.reason is DepthReason.PROBE or not len(recalled):
+            return True
+        tokens = self._depth.controller.acceptance(WITH_DRAFT).tokens_per_pass(decision.depth)
+        model = tokens / self._depth.seconds(WITH_DRAFT, live, context, decision.depth)
+        return model > (1.0 + recalled.expected) / self._depth.seconds(ALONE, live, context, len(recalled))

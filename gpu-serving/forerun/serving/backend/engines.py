@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from forerun.core.tokens import sampling
+from forerun.core.tokens.distribution import Distribution
+from forerun.core.tokens.sampling import SamplingOptions, TokenCounts
 from forerun.serving.backend.toy import ToyModel, ToySession, ToySpec
 
 Scores = Any
@@ -51,6 +54,14 @@ class Engine(Protocol):
         """What a pass over so many rows costs, where that is declared; None: it is to be measured."""
         ...
 
+    def process(self, scores: Scores, counts: TokenCounts, options: SamplingOptions) -> Distribution:
+        """What the next token is drawn from; see `forerun.core.tokens.sampling.process`."""
+        ...
+
+    def log_probability(self, scores: Scores, token: int) -> float:
+        """Natural logarithm of a token's probability, before all options."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Times:
@@ -75,12 +86,20 @@ class _Toy:
     def declared_seconds(self, rows: int) -> float | None:
         return self._times.seconds(rows)
 
+    def process(self, scores: Scores, counts: TokenCounts, options: SamplingOptions) -> Distribution:
+        return sampling.process(scores, counts, options)
+
+    def log_probability(self, scores: Scores, token: int) -> float:
+        return sampling.log_probabilities(scores)[token]
+
 
 class _OpenVino:
     def __init__(self, settings: Mapping[str, Any], positions: int) -> None:
         # Tests of toys need no OpenVINO, and importing it takes as long as they do.
+        from forerun.serving.backend import array_rules
         from forerun.serving.backend.llama import LlamaModel
 
+        self._rules = array_rules
         self._model = LlamaModel(
             Path(settings["weights"]), positions=positions, threads=settings["threads"], int8=settings["int8"]
         )
@@ -92,6 +111,12 @@ class _OpenVino:
 
     def declared_seconds(self, rows: int) -> float | None:
         return None
+
+    def process(self, scores: Scores, counts: TokenCounts, options: SamplingOptions) -> Distribution:
+        return self._rules.process(scores, counts, options)
+
+    def log_probability(self, scores: Scores, token: int) -> float:
+        return self._rules.log_probability(scores, token)
 
 
 def load(settings: Mapping[str, Any], positions: int) -> Engine:

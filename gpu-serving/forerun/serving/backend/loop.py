@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from forerun.serving.backend.deciding import Options
-from forerun.serving.backend.stopping import Stopping
+from forerun.core.tokens.stopping import Answer, Finish
 
 ROWS: Final = 8
 """Of a verifying pass."""
@@ -67,28 +66,20 @@ class Proposal:
 class DraftPort(Protocol):
     """Everything that drafts for one text."""
 
-    async def propose(self, context: Sequence[int], depth: int, live: int) -> Proposal:
-        """At most `depth` tokens that may follow."""
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Certain tokens that follow: the prompt, then what each pass gave."""
         ...
 
-    def judged(self, proposal: Proposal, accepted: int) -> None:
-        """How a proposal ended."""
+    async def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
+        """At most `cap` tokens that may follow; none where drafting does not pay now."""
+        ...
+
+    def judged(self, proposal: Proposal, accepted: int, pass_seconds: float) -> None:
+        """How a proposal ended, and what its pass took."""
         ...
 
     async def close(self) -> None:
         """The text has ended, however. Never fails."""
-        ...
-
-
-class DepthPort(Protocol):
-    """Decides how deep to draft."""
-
-    def depth(self, live: int, context: int) -> int:
-        """Tokens to draft for the next pass; 0: none, and no draft model is asked."""
-        ...
-
-    def passed(self, live: int, depth: int, drafted: int, accepted: int, seconds: float) -> None:
-        """What a pass gave."""
         ...
 
 
@@ -119,7 +110,7 @@ class Step:
         tokens: New tokens that count.
         text: New text that is certain: no stop string can still swallow it.
         logprobs: Of each token, where asked for.
-        finish: `stop` or `length` in the last step.
+        finish: In the last step: why.
         drafted: Tokens that its pass verified.
         seconds: Of its pass and its drafts.
     """
@@ -127,7 +118,7 @@ class Step:
     tokens: Sequence[int]
     text: str
     logprobs: Sequence[float] | None
-    finish: str | None
+    finish: Finish | None
     drafted: int
     seconds: float
 
@@ -139,30 +130,32 @@ class Loop:
     Args:
         target: Its sequence.
         draft: Its drafts.
-        depth: Who decides how deep.
-        stopping: When it ends.
-        options: Of the request.
+        answer: Its end, and the text that is certain.
+        speculate: False: without drafts.
         live: How many texts are decoded now.
         limit: Most tokens of prompt and answer.
+        most: Tokens drafted for a pass, at most: the governor's cap, the profile's bound and the rows of a pass.
     """
 
     target: TargetPort
     draft: DraftPort
-    depth: DepthPort
-    stopping: Stopping
-    options: Options
+    answer: Answer
+    speculate: bool
     live: Callable[[], int]
     limit: int
+    most: int = ROWS - 1
     counts: Counts = field(default_factory=Counts)
 
     async def run(self, prompt: Sequence[int]) -> AsyncGenerator[Step, None]:
         """The answer, pass by pass. Close the iterator to stop early; the slot is freed in any case."""
         context = list(prompt)
+        self.draft.extend(prompt)
         try:
             verdict, proposal = await self.target.start(prompt, self.live()), Proposal(())
             while True:
                 step, taken = self._taken(verdict, proposal, len(context))
                 context += taken
+                self.draft.extend(taken)
                 self.counts.tokens += len(taken)
                 yield step
                 if step.finish is not None:
@@ -175,31 +168,24 @@ class Loop:
     async def _pass(self, context: Sequence[int]) -> tuple[Verdict, Proposal]:
         live = self.live()
         # A pass gives one token more than it accepts: what is drafted beyond the end is work for nothing.
-        room = min(self.stopping.left - 1, self.limit - len(context) - 1, ROWS - 1)
-        depth = min(self.depth.depth(live, len(context)), room) if self.options.speculate and room > 0 else 0
-        proposal = await self.draft.propose(context, depth, live) if depth > 0 else Proposal(())
+        room = min(self.answer.left - 1, self.limit - len(context) - 1, self.most)
+        wanted = self.speculate and room > 0
+        proposal = await self.draft.propose(context, room, live) if wanted else Proposal(())
         verdict = await self.target.verify(len(context) - 1, context[-1], proposal.tokens, live)
         self.counts.passes += 1
         self.counts.proposed += len(proposal.tokens)
         self.counts.accepted += verdict.accepted
         if proposal.tokens:
-            self.draft.judged(proposal, verdict.accepted)
-        self.depth.passed(live, depth, len(proposal.tokens), verdict.accepted, verdict.seconds + proposal.seconds)
+            self.draft.judged(proposal, verdict.accepted, verdict.seconds)
         return verdict, proposal
 
     def _taken(self, verdict: Verdict, proposal: Proposal, length: int) -> tuple[Step, list[int]]:
-        taken: list[int] = []
-        text, finish = [], None
-        for token in verdict.tokens:
-            added, finish = self.stopping.take(token)
-            taken.append(token)
-            text.append(added)
-            if finish is None and length + len(taken) >= self.limit:
-                finish = "length"
-            if finish is not None:
-                text.append(self.stopping.rest(finish))
-                break
+        events = self.answer.take(verdict.tokens[: self.limit - length])
+        taken = [one.token for one in events]
+        text, finish = "".join(one.text for one in events), self.answer.finish
+        if finish is None and length + len(taken) >= self.limit:
+            finish = Finish.LENGTH
         logprobs = None if verdict.logprobs is None else list(verdict.logprobs[: len(taken)])
         seconds = verdict.seconds + proposal.seconds
         self.counts.seconds += seconds
-        return Step(taken, "".join(text), logprobs, finish, len(proposal.tokens), seconds), taken
+        return Step(taken, text, logprobs, finish, len(proposal.tokens), seconds), taken

@@ -6,8 +6,10 @@ One event loop in one process serves all texts; a request's options and events a
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -17,15 +19,21 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from forerun.core.tokens.depth import DepthController, StepTable
+from forerun.core.tokens.evidence import EvidenceWeights
+from forerun.core.tokens.histories import Histories
+from forerun.core.tokens.recall import RecallDrafter
+from forerun.core.tokens.stopping import Answer
 from forerun.serving.backend import metering
 from forerun.serving.backend.admission import Admission, Left
 from forerun.serving.backend.coupling import PassFailed, ServedDraft, ServedTarget, text_of
-from forerun.serving.backend.deciding import Options
-from forerun.serving.backend.drafts import EXPECTED, MODEL, Drafts, ExpectedDrafter, ModelDrafter
+from forerun.serving.backend.deciding import ModelOptions
+from forerun.serving.backend.drafts import MODEL, RECALL, Depth, Drafts, ModelDrafter
 from forerun.serving.backend.loop import ROWS, Loop, Step
 from forerun.serving.backend.metering import Family, Meter, Sample
+from forerun.serving.backend.options import Options, read_options
 from forerun.serving.backend.sequences import Refused
-from forerun.serving.backend.stopping import Stopping
+from forerun.serving.backend.table import TableFile
 from forerun.serving.backend.vocabulary import Vocabulary, compare, from_tokenizer, of_toy, token_bytes, toy_bytes
 
 
@@ -46,6 +54,13 @@ class TritonPythonModel:
         self._bytes = toy_bytes(vocabulary.real) if toy else token_bytes(vocabulary)
         self._real = vocabulary.real
         self._ends = frozenset(vocabulary.special[one] for one in self._settings["ends"] if one in vocabulary.special)
+        self._model = hashlib.sha256(json.dumps(list(vocabulary.tokens)).encode()).hexdigest()
+        self._weights = EvidenceWeights()
+        self._histories = Histories(
+            tokens_each=max(64, self._settings["history_tokens"]), most=self._settings["histories"]
+        )
+        self._depth = Depth(DepthController(StepTable({}), self._settings["max_depth"]))
+        self._table = TableFile(self._settings["table"], self._depth.controller)
         self._sequences = itertools.count(1)
         self._running_on: asyncio.AbstractEventLoop | None = None
         self._threads = ThreadPoolExecutor(2 * self._settings["slots"], thread_name_prefix="pass")
@@ -98,9 +113,14 @@ class TritonPythonModel:
 
     async def _answer(self, request: Any, sender: Any) -> str:
         prompt = [int(one) for one in pb_utils.get_input_tensor_by_name(request, "PROMPT").as_numpy().reshape(-1)]
-        options = Options.read(text_of(pb_utils.get_input_tensor_by_name(request, "OPTIONS")))
+        options = read_options(
+            text_of(pb_utils.get_input_tensor_by_name(request, "OPTIONS")),
+            ends=self._ends,
+            most_tokens=self._settings["max_output_tokens"],
+        )
         self._check(prompt)
         await self._admission.enter(sender.is_cancelled)
+        spoken: list[int] = []
         try:
             loop = self._loop(prompt, options)
             async with aclosing(loop.run(prompt)) as steps:
@@ -108,11 +128,17 @@ class TritonPythonModel:
                     if sender.is_cancelled():
                         return "cancelled"
                     sender.send(self._event(step, loop, len(prompt)))
+                    spoken += step.tokens
                     if step.finish is not None:
-                        return step.finish
+                        return step.finish.value
         finally:
             self._admission.leave()
+            self._remember(prompt, spoken, options)
         return "failed"
+
+    def _remember(self, prompt: list[int], spoken: list[int], options: Options) -> None:
+        if options.tenant and options.history and spoken and self._settings["history_tokens"]:
+            self._histories.append(options.tenant, options.agent, self._model, prompt, spoken)
 
     def _check(self, prompt: list[int]) -> None:
         if not prompt:
@@ -124,23 +150,32 @@ class TritonPythonModel:
             raise Refused(f"the model has no token {strange}; it has {self._real}")
 
     def _loop(self, prompt: list[int], options: Options) -> Loop:
-        settings, sequence, passed_on = self._settings, next(self._sequences), options.for_models()
-        wanted = set(settings["drafters"] if options.drafters is None else options.drafters)
-        model = (
-            ModelDrafter(ServedDraft(settings["draft_model"], sequence, passed_on))
-            if MODEL in wanted and settings["draft"] is not None
-            else None
-        )
-        expected = ExpectedDrafter(options.expected, len(prompt)) if options.expected and EXPECTED in wanted else None
+        settings, sequence = self._settings, next(self._sequences)
+        seed = options.sampling.seed
+        passed_on = ModelOptions(
+            options.sampling, secrets.randbits(63) if seed is None else seed, options.coupled, options.logprobs
+        ).text()
+        wanted = set(settings["drafters"]) if options.drafters is None else options.drafters & set(settings["drafters"])
+        with_model = MODEL in wanted and settings["draft"] is not None and options.speculate
+        model = ModelDrafter(ServedDraft(settings["draft_model"], sequence, passed_on)) if with_model else None
+        self._table.look()
+        recall = self._recall(options) if RECALL in wanted else None
         return Loop(
             ServedTarget(settings["target_model"], sequence, passed_on),
-            Drafts(expected, model, self._judged),
-            _Fixed(min(options.depth or 0, settings["max_depth"])),
-            Stopping(options, self._ends, settings["max_output_tokens"]),
-            options,
+            Drafts(recall, model, self._depth, options.depth, self._judged),
+            Answer(options.stop, self._bytes.__getitem__),
+            options.speculate,
             lambda: self._admission.live,
             settings["context_tokens"] - ROWS,
+            min(settings["max_depth"], settings["max_depth"] if options.cap is None else options.cap),
         )
+
+    def _recall(self, options: Options) -> RecallDrafter:
+        histories = self._histories.of(options.tenant, options.agent, self._model) if options.history else []
+        drafter = RecallDrafter(self._weights, histories, limit=self._settings["context_tokens"])
+        if options.expected:
+            drafter.expect(options.expected)
+        return drafter
 
     def _judged(self, drafter: str, proposed: int, accepted: int) -> None:
         self._meter.add(metering.PROPOSED, proposed, drafter)
@@ -155,7 +190,7 @@ class TritonPythonModel:
         self._meter.add(metering.PASS_SECONDS, step.seconds)
         if step.finish is not None:
             counts = loop.counts
-            event["finish"] = step.finish
+            event["finish"] = step.finish.value
             event["usage"] = {
                 "prompt": prompt,
                 "generated": counts.tokens,
@@ -170,17 +205,6 @@ class TritonPythonModel:
     def _changed(self, live: int, waiting: int) -> None:
         self._meter.set(metering.SLOTS, live)
         self._meter.set(metering.QUEUE, waiting)
-
-
-class _Fixed:
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-
-    def depth(self, live: int, context: int) -> int:
-        return self._depth
-
-    def passed(self, live: int, depth: int, drafted: int, accepted: int, seconds: float) -> None:
-        return None
 
 
 def _fail(sender: Any, message: str) -> None:

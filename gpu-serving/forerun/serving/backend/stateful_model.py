@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from forerun.serving.backend.deciding import Decider, Options
+from forerun.serving.backend.deciding import Decider, ModelOptions
 from forerun.serving.backend.engines import TokenSequence, load
 from forerun.serving.backend.sequences import Refused, Sequences
 
@@ -58,6 +58,7 @@ class TritonPythonModel:
         settings = json.loads(json.loads(args["model_config"])["parameters"]["settings"]["string_value"])
         self._drafts = settings["role"] == "draft"
         self._engine = load(settings["engine"], settings["context_tokens"])
+        self._real = int(settings["tokens"])
         self._texts: Sequences[_Text] = Sequences(settings["slots"], settings["idle_seconds"], time.monotonic)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -80,12 +81,7 @@ class TritonPythonModel:
         if one.end and not one.tokens:
             self._texts.end(one.sequence)
             return [], {}
-        if one.start:
-            text = self._texts.start(
-                one.sequence, lambda: _Text(self._engine.open(), Decider(Options.read(one.options)))
-            )
-        else:
-            text = self._texts.find(one.sequence)
+        text = self._texts.start(one.sequence, lambda: self._new(one)) if one.start else self._texts.find(one.sequence)
         text.cache.keep(one.keep)
         room = text.cache.limit - text.cache.length
         if len(one.tokens) + (one.drafted if self._drafts else 0) > room:
@@ -95,10 +91,15 @@ class TritonPythonModel:
             self._texts.end(one.sequence)
         return answer
 
+    def _new(self, one: _Pass) -> _Text:
+        decider = Decider(ModelOptions.read(one.options), self._engine, self._real)
+        decider.begin(one.tokens)
+        return _Text(self._engine.open(), decider)
+
     def _verify(self, text: _Text, one: _Pass) -> tuple[list[int], dict[str, Any]]:
         rows = text.cache.feed(one.tokens, one.drafted + 1)
-        text.decider.saw(one.tokens[: len(one.tokens) - one.drafted])
-        verdict = text.decider.decide(rows, one.tokens[len(one.tokens) - one.drafted :])
+        certain = len(one.tokens) - one.drafted
+        verdict = text.decider.decide(rows, one.tokens[certain:], one.keep + certain)
         report: dict[str, Any] = {"accepted": verdict.accepted}
         if verdict.logprobs is not None:
             report["logprobs"] = verdict.logprobs
@@ -109,7 +110,7 @@ class TritonPythonModel:
         fed, found, passes = list(one.tokens), [], 0.0
         for _ in range(one.drafted):
             (row,) = text.cache.feed(fed, 1)
-            found.append(text.decider.likeliest(row))
+            found.append(text.decider.propose(row, text.cache.length))
             passes += self._engine.declared_seconds(one.live * len(fed)) or 0.0
             fed = [found[-1]]
         return found, {"seconds": passes} if passes else {}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.serving.backend.vocabulary import from_tokenizer
 from forerun.serving.profile import Coupled, OpenVinoEngine, Profile, ToyEngine
 from forerun.serving.textproto import Message, Word, text_of
 
@@ -46,8 +47,13 @@ def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict
         else _vocabulary(draft, base),
         "ends": list(_ENDS),
         "drafters": list(speculation.drafters),
+        "history_tokens": speculation.history_tokens,
+        "histories": speculation.histories,
+        "history_folder": None
+        if speculation.history_folder is None
+        else str((base / speculation.history_folder).resolve()),
         "max_depth": speculation.max_depth,
-        "table": None if speculation.table is None else (base / speculation.table).read_text(),
+        "table": None if speculation.table is None else str((base / speculation.table).resolve()),
         "context_tokens": profile.context_tokens,
         "slots": profile.slots,
         "queued": profile.queued,
@@ -65,6 +71,13 @@ def _engine(engine: ToyEngine | OpenVinoEngine, base: Path) -> dict[str, Any]:
 
 def _paths(engine: OpenVinoEngine, base: Path) -> dict[str, str]:
     return {"weights": str((base / engine.weights).resolve()), "tokenizer": str((base / engine.tokenizer).resolve())}
+
+
+def _tokens(engine: Mapping[str, Any]) -> int:
+    """Real tokens, without the padding of the embedding."""
+    if engine["kind"] == "toy":
+        return int(engine["vocabulary"])
+    return from_tokenizer("model", Path(engine["tokenizer"])).real
 
 
 def _vocabulary(engine: ToyEngine | OpenVinoEngine, base: Path) -> dict[str, Any]:
@@ -93,6 +106,7 @@ def _stateful(name: str, role: str, profile: Profile, engine: Mapping[str, Any])
     settings = {
         "role": role,
         "engine": engine,
+        "tokens": _tokens(engine),
         "slots": profile.slots,
         "context_tokens": profile.context_tokens,
         "idle_seconds": _IDLE_SECONDS,

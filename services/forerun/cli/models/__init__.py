@@ -1,0 +1,1 @@
+"""`forerun models`: what is served, rendered, checked and measured."""

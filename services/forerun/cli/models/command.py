@@ -1,0 +1,163 @@
+"""`forerun models render`, `check` and `calibrate`: from a profile to a model repository that a Triton server can load."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from forerun.cli.models.calibrating import run_calibrate
+from forerun.runtime.errors import ErrorReason, ForerunError
+from forerun.runtime.settings import EXIT_FAILED, EXIT_MISSING
+from forerun.serving.check import Findings, check
+from forerun.serving.profile import BUILT_IN, EngineSpeculation, Profile, read_profile
+from forerun.serving.render.repository import render, write
+from forerun.serving.server import HOME
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Adds `models` to the command line."""
+    parser = subparsers.add_parser(
+        "models",
+        help="the models that are served",
+        description="Renders, checks and measures models on NVIDIA Triton. A PROFILE is a file, or one of "
+        f"{', '.join(BUILT_IN)}; its relative paths count from where the command runs.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    rendering = actions.add_parser(
+        "render",
+        help="write the model repository of a profile",
+        description="Writes the model repository of a profile to OUT, in place of what is there. Exit code 1: the "
+        "profile cannot be used, 3: it cannot be read.",
+    )
+    rendering.add_argument("out", type=Path, metavar="OUT", help="folder of the repository")
+    checking = actions.add_parser(
+        "check",
+        help="whether a profile can be served",
+        description="Compares the vocabularies of target and draft token by token, and sizes with memory. Exit code 1: "
+        "it cannot be served, 3: a file is missing.",
+    )
+    calibrating = actions.add_parser(
+        "calibrate",
+        help="measure the depth table of a profile on this machine",
+        description="Measures the seconds of a pass by batch, context and drafted tokens, on a Triton server that it "
+        "starts here, and writes the table. Exit code 1: it failed, 3: there is no server.",
+    )
+    calibrating.add_argument("--out", type=Path, required=True, metavar="FILE", help="the table")
+    calibrating.add_argument(
+        "--triton", type=Path, default=HOME, metavar="FOLDER", help=f"the server (default: {HOME})"
+    )
+    calibrating.add_argument("--quick", action="store_true", help="fewer repetitions and sizes")
+    for action in (rendering, checking, calibrating):
+        action.add_argument("profile", metavar="PROFILE", help="a file, or the name of a built-in profile")
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command and returns its exit code."""
+    base = Path.cwd()
+    try:
+        profile = read_profile(args.profile)
+        if args.action == "render":
+            return _render(profile, args.out, base, as_json=args.json)
+        if args.action == "check":
+            return _check(profile, base, as_json=args.json)
+        return run_calibrate(profile, base, args)
+    except ForerunError as error:
+        Console(stderr=True, highlight=False).print(error.message, style="red", markup=False)
+        return EXIT_MISSING if error.reason is ErrorReason.DEPENDENCY_MISSING else EXIT_FAILED
+
+
+def _render(profile: Profile, out: Path, base: Path, *, as_json: bool) -> int:
+    findings = check(profile, base=base)
+    if findings.problems:
+        _say(findings.problems, "red")
+        return EXIT_FAILED
+    files = render(profile, depths_of(profile, base), base=base)
+    write(files, out)
+    if as_json:
+        sys.stdout.write(json.dumps({"profile": profile.name, "out": str(out), "files": sorted(files)}) + "\n")
+    else:
+        for name in sorted(files):
+            print(out / name)
+    return 0
+
+
+def depths_of(profile: Profile, base: Path) -> list[tuple[int, int]]:
+    """The depth schedule of an engine that speculates itself; empty without a table."""
+    speculation = profile.speculation
+    if not isinstance(speculation, EngineSpeculation) or speculation.table is None:
+        return []
+    raise NotImplementedError
+
+
+def _check(profile: Profile, base: Path, *, as_json: bool) -> int:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    findings = check(profile, base=base, memory_bytes=memory)
+    if as_json:
+        sys.stdout.write(json.dumps(_as_json(profile, findings)) + "\n")
+    else:
+        _show(profile, findings)
+    return EXIT_FAILED if findings.problems else 0
+
+
+def _as_json(profile: Profile, findings: Findings) -> dict[str, object]:
+    vocabulary, memory = findings.vocabulary, findings.memory
+    return {
+        "profile": profile.name,
+        "ok": not findings.problems,
+        "problems": findings.problems,
+        "warnings": findings.warnings,
+        "vocabulary": None
+        if vocabulary is None
+        else {
+            "same": vocabulary.same,
+            "tokens": vocabulary.usable,
+            "padding": vocabulary.padding,
+            "differences": vocabulary.count,
+            "first_differences": list(vocabulary.differences),
+        },
+        "memory": None
+        if memory is None
+        else {
+            "per_gpu_bytes": memory.memory_bytes,
+            "parts": [{"what": one.what, "bytes_per_gpu": one.bytes_per_gpu, "gpus": one.gpus} for one in memory.parts],
+            "cache_tokens": memory.cache_tokens,
+            "wanted_tokens": memory.wanted_tokens,
+        },
+        "host_bytes": findings.host_bytes,
+    }
+
+
+def _show(profile: Profile, findings: Findings) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"profile {profile.name}: {profile.target.kind}", markup=False)
+    if findings.vocabulary is not None and findings.vocabulary.same:
+        console.print(
+            f"target and draft have the same {findings.vocabulary.usable} tokens"
+            f" ({findings.vocabulary.padding} rows of padding differ)"
+        )
+    if findings.memory is not None:
+        table = Table("in each GPU", Column("GB", justify="right"), Column("GPUs", justify="right"), box=None)
+        for part in findings.memory.parts:
+            table.add_row(part.what, f"{part.bytes_per_gpu / 1e9:.2f}", str(part.gpus))
+        console.print(table)
+        console.print(
+            f"{findings.memory.cache_tokens} tokens fit; all slots at full context want {findings.memory.wanted_tokens}"
+        )
+    if findings.host_bytes is not None:
+        console.print(f"about {findings.host_bytes / 1e9:.1f} GB of memory on CPU")
+    _say(findings.warnings, "yellow")
+    _say(findings.problems, "red")
+
+
+def _say(sentences: list[str], style: str) -> None:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for one in sentences:
+        console.print(one, style=style, markup=False)
