@@ -572,3 +572,21 @@ def test_without_the_platform_the_loop_goes_on(stage: Any) -> None:
         assert "- sell(id: integer)" in planner.requests[0].messages[0].content, "known from before"
 
     stage(play)
+
+
+def test_what_arrives_in_one_piece_with_a_mistake_is_taken_up_to_the_mistake(stage: Any) -> None:
+    """The next plan refers to a task of the piece: it exists, and has no result."""
+
+    async def play(s: Stage) -> None:
+        planner = ScriptedModel([["1. get(id=1)\n2. nothing(id=1)\n"], ["3. get(id=$1.next)\n4. get(id=5)\n", END]])
+        async with s.client.session("a") as session:
+            result = await compiler(planner, ScriptedModel([FINISH])).run(session, "what?")
+        assert [(one.id, one.status.value) for one in result.tasks] == [
+            ("1", "cancelled"),
+            ("3", "skipped"),
+            ("4", "ok"),
+        ]
+        assert "no tool 'nothing'; there are big, get" in planner.prompts[1]
+        assert "1. get(id=1)\n   no result, cancelled" in planner.prompts[1]
+
+    stage(play)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from forerun.client._errors import InvalidRequest
@@ -25,6 +25,7 @@ from forerun.client.compiler._results import (
     Decided,
     Event,
     PlanBroken,
+    Progressed,
     Purpose,
     Requested,
     RoundStarted,
@@ -154,7 +155,11 @@ class _Run:
     async def result(self) -> CompilerResult:
         """Runs, and says how it ended."""
         await self._session.model_started()
-        plan = self._session.plan(on_failure=self._compiler.on_failure, reads_first=self._compiler.reads_first)
+        plan = self._session.plan(
+            on_failure=self._compiler.on_failure,
+            reads_first=self._compiler.reads_first,
+            progress=lambda known, running, settled: self._tell(Progressed(known, running, settled)),
+        )
         async with plan:
             pump = asyncio.get_running_loop().create_task(self._pump(plan), name="forerun compiler events")
             try:
@@ -232,15 +237,15 @@ class _Run:
         return broken
 
     async def _stream(self, plan: RunningPlan, intake: PlanIntake, number: int) -> Failure | None:
-        async def hand_on(ready: list[Ready]) -> None:
-            for thought in intake.new_thoughts():
-                self._tell(Thought(number, thought))
+        async def hand_on(ready: Iterator[Ready]) -> None:
             for one in ready:
+                self._think(intake, number)
                 if one.same_as:
                     self._tell(TaskKept(number, one.task, one.same_as))
                     continue
                 self._tell(TaskPlanned(number, one.task))
                 await plan.add(one.task)
+            self._think(intake, number)
 
         async def take(text: str) -> None:
             await hand_on(intake.feed(text))
@@ -269,6 +274,10 @@ class _Run:
         except TokensSpent as error:
             raise self._out_of_tokens() from error
         return None
+
+    def _think(self, intake: PlanIntake, number: int) -> None:
+        for thought in intake.new_thoughts():
+            self._tell(Thought(number, thought))
 
     def _round_over(self, ended: PlanResult, tasks: Sequence[Ready], broken: Failure | None) -> None:
         results = {one.id: one for one in ended.tasks}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,15 +76,15 @@ class PlanIntake:
         self._reader, self._thoughts = self._new_reader(), 0
         return True
 
-    def feed(self, text: str) -> list[Ready]:
-        """Takes the next characters; the tasks that are complete by them.
+    def feed(self, text: str) -> Iterator[Ready]:
+        """Takes the next characters; the tasks that are complete by them, one after the other.
 
         Raises:
-            Unusable: it is no plan.
+            Unusable: it is no plan. Tasks before that are part of it.
         """
         return self._taken(lambda: self._reader.feed(text))
 
-    def finish(self) -> list[Ready]:
+    def finish(self) -> Iterator[Ready]:
         """No more will arrive; the last tasks.
 
         Raises:
@@ -100,20 +100,19 @@ class PlanIntake:
     def _new_reader(self) -> PlanReader:
         return PlanReader(self._parameters, after=self._numbers.last, most_chars=self._bounds.plan_chars)
 
-    def _taken(self, read: Callable[[], Sequence[PlannedCall]]) -> list[Ready]:
+    def _taken(self, read: Callable[[], Sequence[PlannedCall]]) -> Iterator[Ready]:
         try:
-            found = [self._ready(call) for call in read()]
+            for call in read():
+                ready = self._ready(call)
+                self.tasks.append(ready)
+                yield ready
         except PlanProblem as problem:
             raise Unusable(_failure(problem.reason, str(problem))) from problem
-        return found
 
     def _ready(self, call: PlannedCall) -> Ready:
         name, numbers = str(call.number), self._numbers
         if call.tool not in self._tools:
-            names = ", ".join(sorted(self._tools)[:_NAMES_SHOWN])
-            raise Unusable(
-                _failure("unknown_tool", f"task {name}: there is no tool {call.tool[:60]!r}; there are {names}")
-            )
+            raise self._unknown(call.tool)
         if numbers.count == self._bounds.tasks:
             raise Unusable(_failure("too_many_tasks", f"more than {self._bounds.tasks} tasks in all plans (tasks)"))
         try:
@@ -130,19 +129,23 @@ class PlanIntake:
         numbers.ids.add(name)
         if same_as is not None:
             numbers.kept[name] = same_as
-        ready = Ready(PlanTask(name, call.tool, spelled(arguments).decode("utf-8")), same_as or "")
-        self.tasks.append(ready)
-        return ready
+        return Ready(PlanTask(name, call.tool, spelled(arguments).decode("utf-8")), same_as or "")
 
     def _parameters(self, tool: str) -> Sequence[str] | None:
         """The names of a tool's parameters, in the order of its schema."""
-        about = self._tools.get(tool)
+        if tool not in self._tools:
+            raise self._unknown(tool)
         try:
-            schema: Any = json.loads(about.input_schema) if about is not None else None
+            schema: Any = json.loads(self._tools[tool].input_schema)
         except ValueError:
             schema = None
         properties = schema.get("properties") if isinstance(schema, dict) else None
         return tuple(properties) if isinstance(properties, dict) else None
+
+    def _unknown(self, tool: str) -> PlanProblem:
+        names = ", ".join(sorted(self._tools)[:_NAMES_SHOWN])
+        text = f"line {self._reader.line} of the plan: there is no tool {tool[:60]!r}; there are {names or 'none'}"
+        return PlanProblem("unknown_tool", text)
 
 
 def _failure(reason: str, message: str) -> Failure:

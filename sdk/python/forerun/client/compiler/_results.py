@@ -270,6 +270,18 @@ class TaskEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Progressed:
+    """How many tasks have arrived, run, and have ended.
+
+    With `reads_first` the end of a read is told as `TaskEnded` when it counts: when its plan is complete.
+    """
+
+    known: int
+    running: int
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlanBroken:
     """A plan broke off or is none; nothing more of it is done."""
 
@@ -293,5 +305,5 @@ class Decided:
     text: str
 
 
-Event = RoundStarted | Thought | TaskPlanned | TaskKept | TaskEnded | PlanBroken | Requested | Decided
+Event = RoundStarted | Thought | TaskPlanned | TaskKept | Progressed | TaskEnded | PlanBroken | Requested | Decided
 """What happens during a run, in order."""
