@@ -11,6 +11,7 @@ from tests.simulation.checks_ownership import identities, owners, strangers, tai
 from tests.simulation.checks_plans import plans
 from tests.simulation.checks_races import races
 from tests.simulation.checks_results import audits, barriers, discarded, endings, observations, staleness, switch
+from tests.simulation.checks_room import room
 from tests.simulation.evidence import Evidence
 
 _CHECKS: Final = (
@@ -29,6 +30,7 @@ _CHECKS: Final = (
     budgets,
     purses,
     races,
+    room,
     switch,
     audits,
     identities,

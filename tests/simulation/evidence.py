@@ -15,6 +15,7 @@ from forerun.runtime.topology import EVENTS, LEDGER
 from forerun.v1 import common_pb2, event_pb2, ledger_pb2, session_pb2
 from tests.simulation.diary import Asked, Diary
 from tests.simulation.nemesis import REPLICAS, Nemesis
+from tests.simulation.reports import Reports
 from tests.simulation.tap import Tap
 from tests.simulation.wiretap import Wiretap
 from tests.simulation.world import Execution, World
@@ -41,6 +42,9 @@ class Evidence:
     totals: Sequence[session_pb2.Totals]
     wiretap: Wiretap
     commands_open: int
+    reports: Reports
+    slots: tuple[int, int]
+    quiet_at: float
 
     def __post_init__(self) -> None:
         """Says how the tasks of plans were served, of which only the ledger tells."""

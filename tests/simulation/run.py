@@ -46,6 +46,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.people import PEOPLE, Person
 from tests.simulation.plans import draw_plans
 from tests.simulation.policy import draw_policy
+from tests.simulation.reports import Reports
 from tests.simulation.tap import Tap
 from tests.simulation.world import World
 
@@ -55,6 +56,7 @@ _RECONNECT_SECONDS: Final = 15.0
 _IDLE_SECONDS: Final = 45.0
 _SETTLE_SECONDS: Final = 25.0
 _LEFT_SECONDS: Final = 120.0
+_QUIET_SECONDS: Final = 6.0
 _STOP_SECONDS: Final = 20.0
 _NEWS_SECONDS: Final = 3.0
 _OBSERVATION_BYTES: Final = 2_000_000
@@ -176,13 +178,14 @@ class _Run:
         self._desk = Desk(chance("desk"), moments)
         self._tap = Tap()
         self._diary = Diary()
+        self._reports = Reports()
         policy_file = directory / "policy.yaml"
         policy = draw_policy(self._chance, first=True)
         replace_file(policy_file, policy.text, stamp_seconds=0.0)
         taste = draw_taste(self._chance, self._kinds)
         learns, guided = self._chance.random() < 0.2, self._chance.random() < 0.9
         oracle = Oracle(self._diary.sessions, chance("oracle"), taste, learns=learns) if guided else None
-        slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
+        self._slots = slots = (self._chance.choice([2, 3, 64]), self._chance.choice([1, 2, 8]))
         self._faults = CountedFaults(draw_rates(self._chance, self._kinds), SeededIds(seed + 1, clock), moments)
         self._platform = Platform(
             directory=directory,
@@ -210,6 +213,7 @@ class _Run:
         asyncio.get_running_loop().set_default_executor(InPlace(1))
         self._world.announced = Intents(self._platform.broker).stored
         self._world.tenant_of = lambda session: self._diary.sessions[session].person.tenant
+        await self._reports.listen(self._platform.bus)
         await self._start()
         news = asyncio.ensure_future(self._news())
         agents = [
@@ -231,10 +235,12 @@ class _Run:
         with suppress(asyncio.CancelledError):
             await news
         totals = await self._final_totals()
+        await asyncio.sleep(_QUIET_SECONDS)
+        quiet_at = asyncio.get_running_loop().time()
         for name in REPLICAS[1:]:
             await self._platform.stop_service(name, _STOP_SECONDS)
         await self._platform.stop()
-        self._examine(totals)
+        self._examine(totals, quiet_at)
 
     def _channels(self, person: Person) -> list[grpc.aio.Channel]:
         return [self._tap.channel(self._platform.replica_channel(name, person)) for name in REPLICAS]
@@ -266,7 +272,7 @@ class _Run:
             await asyncio.sleep(self._chance.uniform(0.5, 2 * _NEWS_SECONDS))
             self._world.write_elsewhere()
 
-    def _examine(self, totals: Sequence[session_pb2.Totals]) -> None:
+    def _examine(self, totals: Sequence[session_pb2.Totals], quiet_at: float) -> None:
         """Judges what happened."""
         report = self._report
         leaked = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -282,6 +288,9 @@ class _Run:
             totals=totals,
             wiretap=self._platform.wiretap,
             commands_open=self._desk.open,
+            reports=self._reports,
+            slots=self._slots,
+            quiet_at=quiet_at,
         )
         report.violations += violations(evidence)
         report.faults = self._nemesis.counts + self._faults.counts + self._world.misbehaved
