@@ -28,6 +28,7 @@ from forerun.core.contracts import Contract, Effect, ResourceTemplate
 from forerun.core.plan import PlanFinished, PlanMachine, PlanOptions, StartTask, Task, TaskEnd, TaskStatus
 from tests.bench.results import Row, write
 from tests.bench.stage import Stage, staged
+from tests.bench.streaming import streaming
 
 Arm = Callable[[Stage, str], Awaitable[tuple[float, object]]]
 
@@ -193,33 +194,6 @@ async def dependent(stage: Stage, size: Size) -> list[Row]:
     ]  # fmt: skip
 
 
-async def streaming(stage: Stage, size: Size) -> list[Row]:
-    """Tasks that start while the plan is written, where writing it takes as long as the calls."""
-    whole: list[float] = []
-    streamed: list[float] = []
-    async with stage.client.session("stream", mode=Mode.OFF) as session:
-        for repetition in range(size.repetitions):
-            for arm, seconds in (("whole", whole), ("streamed", streamed)):
-                tasks = [PlanTask(f"t{n}", "fetch", {"id": f"{arm}-{repetition}-{n}"}) for n in range(4)]
-                began = time.perf_counter()
-                async with session.plan(reads_first=False) as plan:
-                    for task in tasks:
-                        await asyncio.sleep(0.05)
-                        if arm == "streamed":
-                            await plan.add(task)
-                    if arm == "whole":
-                        await plan.add(*tasks)
-                    assert (await plan.finish()).status is PlanStatus.OK
-                seconds.append(time.perf_counter() - began)
-    ratio = statistics.median(whole) / statistics.median(streamed)
-    return [
-        Row(
-            name="streaming intake", value=ratio, unit="x whole", baseline=1.0, n=len(whole),
-            spread=(min(whole) / max(streamed), max(whole) / min(streamed)), more={"goal": 1.2},
-        )
-    ]  # fmt: skip
-
-
 async def _plan(session: AsyncSession, tasks: Sequence[PlanTask]) -> float:
     began = time.perf_counter()
     result = await session.run_plan(tasks)
@@ -338,7 +312,7 @@ async def measure(size: Size, tell: Callable[[str], None]) -> list[Row]:
             ("four calls a turn", four_calls),
             ("plans", independent),
             ("dependent plans", dependent),
-            ("streaming", streaming),
+            ("streaming", lambda stage, size: streaming(stage, size.repetitions)),
             ("races", races),
         ):
             tell(name)

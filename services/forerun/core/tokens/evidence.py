@@ -143,9 +143,14 @@ class EvidenceWeights:
         self.begin, self.middle = tables
 
 
-# Learned on the recorded runs of six sets of agents (`make bench-drafts --weights`).
-PRIOR: Final[tuple[tuple[float, ...], ...]] = tuple(
-    tuple(0.35 * slot - (0.0 if kind in {Evidence.SESSION, Evidence.EXPECTED_CALL} else 2.5)
-          for kind in Evidence for slot in range(_BINS))
+UNTAUGHT: Final[tuple[tuple[float, ...], ...]] = tuple(
+    tuple(
+        0.35 * slot - (0.0 if kind in {Evidence.SESSION, Evidence.EXPECTED_CALL} else 2.5)
+        for kind in Evidence
+        for slot in range(_BINS)
+    )
     for _ in range(_PHASES)
-)  # fmt: skip
+)
+"""Logarithms of weights that nothing was learned for: longer equal context counts more, the own session most."""
+
+PRIOR: Final = UNTAUGHT
