@@ -129,6 +129,40 @@ def test_cancellations_timeouts_and_failures_keep_the_order(
     assert (world.finished[-1].status is PlanStatus.FAILED) == (failed and policy is not FailurePolicy.ISOLATE)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.data(),
+    plans(),
+    st.builds(PlanOptions, failure=st.sampled_from(list(FailurePolicy)), early=st.sampled_from(list(Early))),
+)
+def test_whatever_comes_together_the_order_is_kept(
+    data: st.DataObject, tasks: list[Task], options: PlanOptions
+) -> None:
+    """Tasks with time-outs and failure policies of their own, some taken back, and perhaps the whole plan."""
+    own = st.sampled_from([None, None, *FailurePolicy])
+    limit = st.sampled_from([None, None, 0.5, 2.5])
+    tasks = [replace(one, on_failure=data.draw(own), timeout_seconds=data.draw(limit)) for one in tasks]
+    world = data.draw(worlds(tasks, options))
+    for _ in range(data.draw(st.integers(0, 3))):
+        victim, time = data.draw(st.sampled_from(tasks)).id, data.draw(st.sampled_from([0.0, 0.5, 1.5, 3.0, 6.0]))
+        world.at(time, lambda victim=victim: world.machine.cancel_task(victim, world.now))  # type: ignore[misc]
+    end = data.draw(st.sampled_from(["completed", "completed", "completed", "cancelled", "refused"]))
+    if end != "completed":
+        world.at(
+            data.draw(st.sampled_from([0.5, 2.0, 5.0])),
+            lambda: world.machine.cancel(world.now) if end == "cancelled" else world.machine.refuse(STOPPED, world.now),
+        )
+    world.run()
+    judge(world)
+    policies = {one.id: one.on_failure or options.failure for one in world.added}
+    failed = {policies[one.id] for one in world.settled.values() if one.status.fails} - {FailurePolicy.ISOLATE}
+    (finished,) = world.finished
+    if end == "completed":
+        assert finished.status is (PlanStatus.FAILED if failed else PlanStatus.OK)
+    elif finished.status is PlanStatus.OK:
+        assert not failed, "it had ended before it was stopped"
+
+
 @fast
 @given(st.data(), plans(), st.sampled_from(list(Early)), st.booleans())
 def test_a_plan_that_is_stopped_starts_nothing_more(
