@@ -117,7 +117,8 @@ class Executions:
         try:
             waited = ports.monotonic() - asked_at
             ports.observer.placed(waited)
-            yield replace(effect, timeout_seconds=max(_LEAST_SECONDS, effect.timeout_seconds - waited))
+            left = max(_LEAST_SECONDS, effect.timeout_seconds - waited)
+            yield effect if waited < _LEAST_SECONDS else replace(effect, timeout_seconds=left)
         finally:
             ports.places.leave(tenant)
 

@@ -75,7 +75,10 @@ class Outbox:
                 self._idle.set()
                 await self._more.wait()
             batch = [self._lines[i] for i in range(min(_IN_FLIGHT, len(self._lines)))]
-            await asyncio.gather(*(self._publish(line) for line in batch))
+            if len(batch) == 1:  # nearly always: a task for it would cost more than it does
+                await self._publish(batch[0])
+            else:
+                await asyncio.gather(*(self._publish(line) for line in batch))
             for _ in batch:
                 self._lines.popleft()
 

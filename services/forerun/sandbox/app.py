@@ -80,6 +80,7 @@ class _Room:
         self._make_runner = make_runner
         self._tasks = TaskScope("sandbox", metrics=chassis.metrics)
         self._changed = asyncio.Event()
+        self._told: object = None
         self._address = settings.advertised_address
         self._worker = settings.worker or chassis.ids.uuid7()
         self._servicer: SandboxServicer | None = None
@@ -189,7 +190,8 @@ class _Room:
         await self._tasks.stop(grace_seconds * 0.2)
 
     def _load_changed(self) -> None:
-        self._changed.set()
+        if self._news() != self._told:  # else nobody has to be woken, and this is twice in every call
+            self._changed.set()
         if self._slots is not None:
             for name, speculative in (("authoritative", False), ("speculative", True)):
                 self._chassis.metrics.set(
@@ -212,7 +214,6 @@ class _Room:
         them in every call.
         """
         loop = asyncio.get_running_loop()
-        told: object = None
         due_at = loop.time()
         while True:
             self._changed.clear()
@@ -220,15 +221,22 @@ class _Room:
             if due:
                 due_at = loop.time() + self._settings.report_seconds
             if self._address and slots is not None and registry is not None:
-                news = (self._address, slots.speculative_free, slots.waiting, registry.generation)
-                if due or news != told:
+                news = self._news()
+                if due or news != self._told:
                     await self._bus.bus.notify(subjects.load(self._worker), self._load(slots, registry))
-                    told = news
+                    self._told = news
             try:
                 async with asyncio.timeout_at(due_at):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def _news(self) -> object:
+        """What others decide on."""
+        slots, registry = self._slots, self._registry
+        if slots is None or registry is None:
+            return None
+        return self._address, slots.speculative_free, slots.waiting, registry.generation
 
     def _load(self, slots: Slots, registry: Registry) -> bytes:
         return sandbox_pb2.LoadReport(

@@ -6,13 +6,13 @@ search and not one by one.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forerun.core.canonical import CanonicalError, JsonValue, canonical
 from forerun.predictor.engine.derivations import NONE_KEY, Argument, Option, normalise
 from forerun.predictor.engine.memory import Memory
+from forerun.predictor.engine.ranking import most
 from forerun.predictor.engine.state import State, number_pairs, table
 from forerun.predictor.engine.tuning import MAX_PATHS
 from forerun.predictor.engine.values import unflatten, value_of
@@ -108,7 +108,7 @@ class Calls:
             if best is None:
                 scores = normalise(options, self._bonus(argument, options, *partners))
                 del scores[NONE_KEY]
-                best = known[partners] = heapq.nlargest(_BRANCH, scores.items(), key=lambda entry: entry[1])
+                best = known[partners] = most(_BRANCH, scores.items(), lambda entry: entry[1])
             for key, share in best:
                 probability = partial.probability * share
                 if probability < worth:

@@ -9,13 +9,13 @@ all arguments of the agent, so that a new tool profits from what is known of the
 
 from __future__ import annotations
 
-import heapq
 import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forerun.predictor.engine.memory import Memory
+from forerun.predictor.engine.ranking import most
 from forerun.predictor.engine.state import State, items, number, number_pairs, numbers, table
 from forerun.predictor.engine.tuning import MAX_CONSTANTS, MAX_PATH_SOURCES, MAX_WEIGHTS
 from forerun.predictor.engine.values import STRING
@@ -97,7 +97,7 @@ class Argument:
         """What the argument may be now, scored, with NONE_KEY for a value that nothing offers."""
         options: dict[str, Option] = {}
         uses = memory.used.get(name, {})
-        for place in heapq.nlargest(_PLACES_USED, self.places, key=lambda place: self.places[place][0]):
+        for place in most(_PLACES_USED, self.places, lambda place: self.places[place][0]):
             self._from_place(place, name, memory, uses, options, previous, shared)
         self._from_constants(options, previous, shared)
         self._in_context(options, memory, uses, shared)
@@ -152,7 +152,7 @@ class Argument:
                 option.add(part)
 
     def _from_constants(self, options: dict[str, Option], previous: str, shared: Weights) -> None:
-        known = heapq.nlargest(_CONSTANTS_USED, self.constants.items(), key=lambda item: item[1].count)
+        known = most(_CONSTANTS_USED, self.constants.items(), lambda item: item[1].count)
         total = sum(constant.count for constant in self.constants.values()) + 1.0
         for rank, (key, constant) in enumerate(known):
             option = options.get(key)

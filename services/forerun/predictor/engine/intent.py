@@ -6,11 +6,11 @@ empty), tools called so far. They are kept as numbers (a checksum), never as wor
 
 from __future__ import annotations
 
-import heapq
 import math
 import zlib
 from collections.abc import Iterable, Mapping
 
+from forerun.predictor.engine.ranking import most
 from forerun.predictor.engine.state import State, number, numbers, table
 from forerun.predictor.engine.tuning import MAX_WORD_FEATURES
 
@@ -37,7 +37,7 @@ class Intent:
         """Probabilities of the outcomes of `prior`, which the features correct."""
         scores = {outcome: math.log(share + 1e-9) for outcome, share in prior.items()}
         table_of = self.weights
-        wanted = set(heapq.nlargest(_OUTCOMES, prior, key=lambda outcome: prior[outcome]))
+        wanted = set(most(_OUTCOMES, prior, lambda outcome: prior[outcome]))
         for number_ in features:
             row = table_of.get(number_)
             if row is not None:

@@ -266,7 +266,7 @@ class Engine:
         connector = self._connectors[type(invocation.tool.endpoint)]
         if not (invocation.fork and invocation.tool.uses_workspace):
             execution.reached = True
-            return await connector.call(replace(invocation, fork=""), execution.take)
+            return await connector.call(replace(invocation, fork="") if invocation.fork else invocation, execution.take)
         workspace = await self._workspace_for(execution)
         if not request.merge_on_success:
             return await self._in_fork(execution, connector, workspace)
