@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from types import ModuleType
+
+import pytest
 
 import forerun.client
+import forerun.client.compiler
 from forerun.client import Mode, Served, Status, Totals, _asking, _calls, _channel, _json, _tools
 from forerun.client._errors import _CLASS_OF_CODE
 from forerun.core import limits, outcomes
@@ -46,7 +50,8 @@ def test_every_kind_of_error_of_the_platform_has_its_class() -> None:
     assert codes <= set(_CLASS_OF_CODE)
 
 
-def test_public_names() -> None:
-    names = sorted(forerun.client.__all__)
-    assert names == list(forerun.client.__all__)
-    assert all(not name.startswith("_") and getattr(forerun.client, name) is not None for name in names)
+@pytest.mark.parametrize("module", [forerun.client, forerun.client.compiler])
+def test_public_names(module: ModuleType) -> None:
+    names = sorted(module.__all__)
+    assert names == list(module.__all__)
+    assert all(not name.startswith("_") and getattr(module, name) is not None for name in names)

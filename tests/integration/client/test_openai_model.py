@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forerun.cli.credentials.certificates import issue, new_authority
 from forerun.client import InvalidRequest
 from forerun.client.compiler import ModelError, ModelMessage, ModelPiece, ModelRequest, OpenAiModel, Usage
 
@@ -60,9 +64,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[Server]:
+async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     made = Server(answer)
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made
@@ -248,19 +252,38 @@ async def test_garbage(parts: list[bytes], reason: str) -> None:
 async def test_a_server_that_refuses(
     status: int, headers: str, reason: str, transient: bool, retry_after: float | None
 ) -> None:
-    said = b'{"error": {"message": "not\\n now", "type": "x"}}'
+    said = b'{"error": {"message": "you said: my secret", "type": "overloaded_error"}}'
     head = f"HTTP/1.1 {status} Sorry\r\n{headers}\r\nContent-Length: {len(said)}\r\n\r\n"
     async with serving(says(head.encode(), said)) as server:
         error = await failure(server.model())
     assert (error.reason, error.transient, error.retry_after_seconds) == (reason, transient, retry_after)
     assert error.billed is False
-    assert error.message == f"the model's server answered {status}: not now"
+    assert error.message == f"the model's server answered {status} (overloaded_error)"
+    assert "my secret" in error.said and "my secret" not in str(error)
 
 
 async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
     error = await failure(OpenAiModel(f"http://127.0.0.1:{unused_tcp_port}/v1", "m"))
     assert (error.reason, error.transient, error.billed) == ("MODEL_UNAVAILABLE", True, False)
     assert "127.0.0.1" in error.message
+
+
+async def test_a_connection_is_encrypted_and_the_server_has_to_be_the_one_that_is_named(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    authority = new_authority(now)
+    served = issue(authority, ["127.0.0.1"], now)
+    (tmp_path / "pair.pem").write_bytes(served.certificate + served.key)
+    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_side.load_cert_chain(tmp_path / "pair.pem")
+    trusting = ssl.create_default_context(cadata=authority.certificate.decode())
+    async with serving(says(HEAD.encode() + b"\r\n", *EVENTS), server_side) as server:
+        url = server.url.replace("http:", "https:")
+        assert text_of(await read(OpenAiModel(url, "m", tls=trusting))) == "Hello é"
+        assert len(server.heads) == 1
+        for model in (OpenAiModel(url, "m"), OpenAiModel(url.replace("127.0.0.1", "localhost"), "m", tls=trusting)):
+            error = await failure(model)
+            assert (error.reason, error.billed) == ("MODEL_UNAVAILABLE", False)
+        assert len(server.heads) == 1, "nothing is said to a server that cannot prove who it is"
 
 
 async def test_a_server_without_tls_is_not_taken_for_one_with_it() -> None:

@@ -590,3 +590,32 @@ def test_what_arrives_in_one_piece_with_a_mistake_is_taken_up_to_the_mistake(sta
         assert "1. get(id=1)\n   no result, cancelled" in planner.prompts[1]
 
     stage(play)
+
+
+def test_a_session_that_ends_under_a_run_leaves_what_it_had_found_and_cost(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        planner = ScriptedModel([["1. get(id=1)\n2. hang(id=2)\n", END]], Usage(10, 10))
+        async with s.client.session("a") as session:
+            running = asyncio.ensure_future(compiler(planner, ScriptedModel([FINISH])).run(session, "what?"))
+            await asyncio.sleep(3.0)
+            await session.close()
+            async with asyncio.timeout(60):
+                result = await running
+        assert result.spent.tokens >= 20 and result.tasks[0].status is TaskStatus.OK
+        assert result.status in (RunStatus.FAILED, RunStatus.ANSWERED)
+
+    stage(play)
+
+
+def test_an_event_handler_that_raises_harms_nothing(stage: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(s: Stage) -> None:
+        def on_event(event: Event) -> None:
+            raise RuntimeError("a defect")
+
+        async with s.client.session("a") as session:
+            made = compiler(ScriptedModel([["1. get(id=1)\n", END]]), ScriptedModel([FINISH]))
+            result = await made.run(session, "what?", on_event=on_event)
+        assert result.status is RunStatus.ANSWERED
+        assert "on_event raised at a TaskPlanned" in caplog.messages
+
+    stage(play)

@@ -100,7 +100,7 @@ async def test_a_plan_with_a_tool_that_does_not_exist_is_planned_anew(platform: 
         assert [one.end for one in result.requests] == [RequestEnd.UNUSABLE, RequestEnd.USED, RequestEnd.USED]
         unknown = await Compiler(model, bounds=Bounds(repeats=2)).run(session, "Something else?")
     assert unknown.status is RunStatus.FAILED and unknown.failure is not None
-    assert unknown.failure.reason == "MODEL_REFUSED" and "only knows" in unknown.failure.message
+    assert unknown.failure.reason == "MODEL_REFUSED" and "400 (unknown_question)" in unknown.failure.message
     assert len(unknown.requests) == 1
 
 

@@ -129,7 +129,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         answer = answer_to(request)
         if answer is None:
             known = ", ".join(repr(question) for question in SCRIPTS)
-            respond(writer, 400, {"error": {"message": f"this stand-in only knows {known}"}})
+            about = {"message": f"this stand-in only knows {known}", "code": "unknown_question"}
+            respond(writer, 400, {"error": about})
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         async for event in events(request, answer):

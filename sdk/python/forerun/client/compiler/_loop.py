@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from forerun.client._errors import InvalidRequest
+from forerun.client._errors import ForerunClientError, InvalidRequest
 from forerun.client._ids import Ids, SystemIds
 from forerun.client._plan import OnFailure, PlanResult, TaskResult
 from forerun.client._results import Failure, ToolInfo
@@ -36,6 +38,7 @@ from forerun.client.compiler._results import (
     Thought,
 )
 
+_LOG: Final = logging.getLogger("forerun.client")
 _DECISIONS: Final = 2  # a decision that is none is asked for once more, with what was wrong
 
 OnEvent = Callable[[Event], None]
@@ -96,15 +99,15 @@ class Compiler:
             session: An open session; the plan is one message of it.
             question: What the user asks.
             tools: What may be planned. None: everything that the session can call.
-            on_event: Told what happens, in order.
+            on_event: Told what happens, in order. What it raises goes to the log, and the run goes on.
             deadline_seconds: Longest time. None: the bounds of the parts only.
 
         Returns:
             How it ended, with or without an answer, and what it cost.
 
         Raises:
-            ForerunClientError: the session is not open, or the platform cannot be reached and there is no way around
-                it.
+            ForerunClientError: the session is not open, or its tools cannot be asked for. Whatever fails later is in
+                the result.
         """
         if deadline_seconds is not None and deadline_seconds <= 0:
             raise InvalidRequest("ARGUMENT_INVALID", "deadline_seconds must be above 0")
@@ -139,7 +142,7 @@ class _Run:
         self._session = session
         self._question = question
         self._tools = {tool.name: tool for tool in tools}
-        self._tell = on_event
+        self._on_event = on_event
         now = asyncio.get_running_loop().time()
         self._deadline_seconds = deadline_seconds
         self._deadline_at = None if deadline_seconds is None else now + deadline_seconds
@@ -151,6 +154,13 @@ class _Run:
         self._numbers = Numbers()
         self._rounds: list[Round] = []
         self._results: dict[str, TaskResult] = {}
+
+    def _tell(self, event: Event) -> None:
+        try:
+            self._on_event(event)
+        except Exception:
+            # It is called from the middle of a plan, whose other tasks it has nothing to do with.
+            _LOG.exception("on_event raised at a %s", type(event).__name__)
 
     async def result(self) -> CompilerResult:
         """Runs, and says how it ended."""
@@ -169,7 +179,8 @@ class _Run:
                 raise
         await pump  # what was taken back has its end now, too
         if isinstance(ended, Decision):
-            await self._session.assistant_message(ended.text)
+            with contextlib.suppress(ForerunClientError):  # a session that has ended meanwhile hears nothing
+                await self._session.assistant_message(ended.text)
             return self._result(RunStatus.ANSWERED, ended.text, ended.thought, None)
         return self._result(ended.status, "", "", ended.failure)
 
@@ -197,6 +208,9 @@ class _Run:
                 return await self._answer(plan)
         except _Failed as failed:
             return failed
+        except ForerunClientError as error:
+            # What was found out and what it cost is there all the same.
+            return _Failed(Failure(error.reason, error.message, error.metadata, error.retry_after_seconds))
         except TimeoutError:
             if not timer.expired():
                 raise

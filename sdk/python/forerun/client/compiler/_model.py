@@ -88,6 +88,7 @@ class ModelError(ForerunClientError):
         transient: Asking again may help.
         billed: The provider may have counted tokens for it.
         retry_after_seconds: When the provider wants to be asked again.
+        said: The provider's own words. They may repeat the conversation, so they are in no message and no log.
     """
 
     def __init__(
@@ -98,7 +99,9 @@ class ModelError(ForerunClientError):
         transient: bool,
         billed: bool = True,
         retry_after_seconds: float | None = None,
+        said: str = "",
     ) -> None:
         super().__init__(reason, message, retry_after_seconds=retry_after_seconds)
         self.transient = transient
         self.billed = billed
+        self.said = said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -17,6 +18,7 @@ from forerun.client.compiler._sse import SseError, SseReader
 
 _ERROR_BYTES: Final = 2_000
 _ANSWER_BYTES: Final = 4 * 1024 * 1024
+_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DONE: Final = "[DONE]"
 _RATE_LIMITED: Final = 429
 # Conflict, too early and time-outs pass like an overload does.
@@ -103,7 +105,7 @@ class OpenAiModel:
         return {name: value for name, value in (body | self._options).items() if value is not None}
 
     async def _refusal(self, response: Response) -> ModelError:
-        """What an error status means. Its text is the provider's, and may be what helps: some of it is shown."""
+        """What an error status means."""
         said = (await response.head(_ERROR_BYTES)).decode("utf-8", "replace")
         reason = "MODEL_REFUSED"
         if response.status == _RATE_LIMITED:
@@ -112,10 +114,11 @@ class OpenAiModel:
             reason = "MODEL_UNAVAILABLE"
         return ModelError(
             reason,
-            f"the model's server answered {response.status}: {_message(said)}",
+            f"the model's server answered {response.status}{_code(said)}",
             transient=response.status in _TRANSIENT,
             billed=False,
             retry_after_seconds=retry_after_seconds(response.headers, self._wall()),
+            said=said,
         )
 
 
@@ -146,8 +149,8 @@ async def _whole(response: Response) -> AsyncGenerator[ModelPiece, None]:
 
 def _piece(chunk: dict[str, Any]) -> ModelPiece:
     if chunk.get("error") is not None:
-        said = _message(json.dumps(chunk))
-        raise ModelError("MODEL_BROKEN_OFF", f"the model's server broke off: {said}", transient=True)
+        said = json.dumps(chunk)
+        raise ModelError("MODEL_BROKEN_OFF", f"the model's server broke off{_code(said)}", transient=True, said=said)
     usage = chunk.get("usage")
     found = None
     if isinstance(usage, dict):
@@ -180,15 +183,15 @@ def _garbage(what: str) -> ModelError:
     return ModelError("MODEL_PROTOCOL", f"the model's server sent {what}", transient=True)
 
 
-def _message(said: str) -> str:
-    """The provider's own words in an error, on one line."""
+def _code(said: str) -> str:
+    """The provider's code of an error, where it has one: a word, unlike its message, repeats no conversation."""
     try:
         error = json.loads(said).get("error")
     except (ValueError, AttributeError):
-        error = said
-    if isinstance(error, dict):
-        error = error.get("message")
-    return " ".join(str(error or "").split())[:300] or "nothing more"
+        return ""
+    about = error if isinstance(error, dict) else {}
+    words = [one for one in (about.get("code"), about.get("type")) if isinstance(one, str) and _WORD.fullmatch(one)]
+    return f" ({words[0]})" if words else ""
 
 
 def _sendable(text: str) -> bool:
