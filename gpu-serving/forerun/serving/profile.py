@@ -260,10 +260,10 @@ def read_profile(name_or_path: str) -> Profile:
         InvalidArgument: It is not a profile; the message names each field that is wrong.
     """
     if name_or_path in BUILT_IN:
-        text = files("forerun.serving").joinpath("profiles", f"{name_or_path}.yaml").read_text()
+        text = files("forerun.serving").joinpath("profiles", f"{name_or_path}.yaml").read_text(encoding="utf-8")
     else:
         try:
-            text = Path(name_or_path).read_text()
+            text = Path(name_or_path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise FailedPrecondition(
                 ErrorReason.DEPENDENCY_MISSING,

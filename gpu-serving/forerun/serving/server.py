@@ -61,7 +61,7 @@ def find_installation(home: Path) -> Installation:
         FailedPrecondition: There is none; the message says how to get one.
     """
     try:
-        found = json.loads((home / "environment.json").read_text())
+        found = json.loads((home / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FailedPrecondition(
             ErrorReason.DEPENDENCY_MISSING, f"there is no Triton server in {home}: {HOW_TO_GET_IT}"

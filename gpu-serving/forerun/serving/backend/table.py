@@ -43,7 +43,7 @@ class TableFile:
 
     def _read(self, path: Path) -> None:
         self._seen = self._stamp(path)
-        self._controller.reload(StepTable.from_json(json.loads(path.read_text())))
+        self._controller.reload(StepTable.from_json(json.loads(path.read_text(encoding="utf-8"))))
 
     @staticmethod
     def _stamp(path: Path) -> tuple[int, int]:

@@ -92,7 +92,7 @@ def from_tokenizer(name: str, path: Path, rows: int | None = None) -> Vocabulary
     Raises:
         ValueError: The file holds none, or more tokens than the embedding has rows.
     """
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     try:
         ids: dict[str, int] = dict(content["model"]["vocab"])
         added = content.get("added_tokens", [])

@@ -85,7 +85,7 @@ def place(files: Files, repository: Path) -> Placed:
         if isinstance(content, Link):
             path.symlink_to(content.target)
         else:
-            path.write_text(content)
+            path.write_text(content, encoding="utf-8")
     for part in ("new", "old"):
         (waiting / part).mkdir(parents=True, exist_ok=True)
     new, replaced = [], []
