@@ -41,14 +41,15 @@ def plans(evidence: Evidence) -> Iterator[str]:
 
 def _complete(name: str, run: GraphRun) -> Iterator[str]:
     """Every task has one end, and the plan's own follows from them."""
-    missing = sorted(set(range(len(run.calls))) - set(run.results))
-    if run.status == "failed" and run.graph.on_failure is OnFailure.FAIL_FAST:
+    graph = run.graph
+    told = range(graph.again) if graph.again is not None and not run.first else range(len(run.calls))
+    missing = sorted(set(told) - set(run.results))
+    if run.status == "failed" and graph.on_failure is OnFailure.FAIL_FAST:
         # It can be over before its last tasks are told: what has failed takes no more.
         missing = [index for index in missing if index < max(run.results, default=0)]
     if missing and run.status not in _ENDS:
         yield f"4: {name} ended {run.status} without an end of its tasks {missing}"
-    failed = [index for index, one in run.results.items() if one.status.value in _FAILS]
-    graph = run.graph
+    failed = [index for index, one in run.results.items() if index >= run.first and one.status.value in _FAILS]
     if run.status == "failed" and (not failed or graph.on_failure is OnFailure.ISOLATE):
         yield f"4: {name} failed, its tasks {failed} failed and its policy is {graph.on_failure}"
     if run.status == "ok" and failed and graph.on_failure is not OnFailure.ISOLATE:
@@ -86,5 +87,6 @@ def _never_ran(name: str, run: GraphRun, executions: _Executions) -> Iterator[st
         late = [one for one in ran if one.started_at > run.over_at]
         if late:
             yield f"5: task {index} of {name} began at {late[0].started_at:.3f}, the plan ended at {run.over_at:.3f}"
-        if run.status == "refused" and run.graph.reads_first and ran and ran[0].tool in WRITES:
+        cut_off = run.status == "refused" and run.graph.reads_first and index >= run.first
+        if cut_off and ran and ran[0].tool in WRITES:
             yield f"5: task {index} of {name} wrote something, although its message was cut off"

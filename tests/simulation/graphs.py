@@ -13,6 +13,8 @@ from typing import Any
 from forerun.client import AsyncSession, ForerunClientError, OnFailure, PlanTask, RunningPlan, TaskResult
 from tests.simulation.calls import Planned, Taste, draw_call
 
+_CONTINUED = frozenset({"ok", "failed"})
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -27,6 +29,7 @@ class Graph:
         in_flight: Tasks at the same time.
         cancel: (task or None for the plan, seconds) that is taken back.
         cut_off: The message breaks off after its last task.
+        again: Tasks from this place on are another round of the plan, where its first one allows that.
     """
 
     refers: dict[int, int]
@@ -37,6 +40,7 @@ class Graph:
     in_flight: int | None
     cancel: tuple[int | None, float] | None
     cut_off: bool
+    again: int | None
 
 
 @dataclass(slots=True)
@@ -48,7 +52,8 @@ class GraphRun:
         turn: Number of its message.
         calls: Its tasks; arguments that a task took from another one's answer are filled in.
         results: How they ended, by place.
-        status: How the plan ended; empty where its end was not heard.
+        status: How its last round ended; empty where that was not heard.
+        first: The first task of that round.
         over_at: When its end was heard, in loop seconds.
     """
 
@@ -58,6 +63,7 @@ class GraphRun:
     calls: list[Planned]
     results: dict[int, TaskResult] = field(default_factory=dict)
     status: str = ""
+    first: int = 0
     over_at: float = float("inf")
 
     @classmethod
@@ -94,6 +100,7 @@ def draw_graph(chance: random.Random, taste: Taste) -> tuple[list[Planned], Grap
         in_flight=chance.choice([None, None, 1, 2]),
         cancel=cancel,
         cut_off=chance.random() < 0.1,
+        again=chance.randrange(1, len(calls)) if chance.random() < 0.25 else None,
     )
     return calls, graph
 
@@ -112,25 +119,36 @@ async def run_graph(session: AsyncSession, run: GraphRun) -> None:
             listening = asyncio.ensure_future(_listen(plan, run))
             withdrawing = asyncio.ensure_future(_withdraw(plan, graph))
             try:
-                await _tell(plan, told, graph)
-                result = await plan.finish()
+                await _rounds(plan, told, run)
             finally:
                 withdrawing.cancel()
-            run.status = result.status.value
-            run.over_at = asyncio.get_running_loop().time()
     finally:
         if listening is not None:
             await asyncio.wait([listening])  # it ends with the plan
 
 
-async def _tell(plan: RunningPlan, calls: Sequence[Planned], graph: Graph) -> None:
-    for place, call in enumerate(calls):
+async def _rounds(plan: RunningPlan, told: Sequence[Planned], run: GraphRun) -> None:
+    graph, last = run.graph, len(told)
+    for first, end in ((0, last),) if graph.again is None else ((0, graph.again), (graph.again, last)):
+        if first:
+            if run.status not in _CONTINUED:
+                return
+            await plan.again()
+            run.status, run.first = "", first
+        await _tell(plan, told, graph, range(first, end))
+        if graph.cut_off and end == last:
+            await plan.refuse("the model's message broke off")
+        result = await plan.finish()
+        run.status, run.over_at = result.status.value, asyncio.get_running_loop().time()
+
+
+async def _tell(plan: RunningPlan, calls: Sequence[Planned], graph: Graph, places: range) -> None:
+    for place in places:
+        call = calls[place]
         await asyncio.sleep(graph.pauses[place])
         after = [f"t{graph.after[place]}"] if place in graph.after else []
         task = PlanTask(f"t{place}", call.tool, dict(call.arguments), after=after)
         await plan.add(task)
-    if graph.cut_off:
-        await plan.refuse("the model's message broke off")
 
 
 async def _withdraw(plan: RunningPlan, graph: Graph) -> None:
