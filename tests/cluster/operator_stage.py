@@ -35,7 +35,7 @@ CRDS = REPOSITORY / "helm" / "forerun" / "files" / "crds"
 
 def install_definitions(plane: ControlPlane) -> None:
     """The custom resource definitions of the chart, and waits until they are served."""
-    plane.kubectl("apply", "--server-side", f"--filename={CRDS}")
+    plane.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CRDS}")
     for kind in KINDS:
         plane.kubectl("wait", "--for=condition=Established", f"crd/{kind.plural}.forerun.dev", "--timeout=60s")
 
@@ -111,6 +111,15 @@ class Stage:
 
         found: Object = await eventually(look, f"{kind.name} {name}: {type_} {reason}", self.tell)
         return found
+
+    async def broker_back(self) -> None:
+        """Starts the broker again, and waits for our own connection to it."""
+        await self.broker.start()
+
+        async def connected() -> bool:
+            return self.bus.connected
+
+        await eventually(connected, "our connection to the broker")
 
     @property
     def policies(self) -> KeyValue:

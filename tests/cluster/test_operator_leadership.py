@@ -151,7 +151,8 @@ async def test_a_missing_right_is_named_by_log_and_condition(st: Stage, tmp_path
     assert "deployments/scale" in condition["message"]
 
     async def logged() -> bool:
-        return "patch deployments/scale.apps in namespace" in st.processes.log("operator").read_text()
+        wanted = '"forerun.verb": "patch", "forerun.resource": "deployments/scale.apps"'
+        return wanted in st.processes.log("operator").read_text()
 
     await eventually(logged, "the log", st.tell)
 

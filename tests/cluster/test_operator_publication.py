@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from forerun.operator.crds.kinds import POLICY, TOOL_SERVER
 from tests.cluster.kubernetes.control_plane import ControlPlane, control_plane
@@ -155,7 +156,7 @@ async def test_a_deletion_while_the_broker_is_away_ends_and_is_said_and_made_goo
         return any(one["reason"] == "BrokerUnavailable" and "still in force" in one["note"] for one in st.events())
 
     await eventually(said, "the event", st.tell, 60.0)
-    await st.broker.start()
+    await st.broker_back()
 
     async def taken_back() -> bool:
         return await st.published(POLICY, "p") is None
@@ -170,7 +171,7 @@ async def test_an_edit_while_the_broker_is_away_says_so_and_arrives_later(st: St
     await st.broker.stop()
     st.apply(POLICY, "p", {"priority": 2})
     await st.condition(POLICY, "p", "Published", reason="BrokerUnavailable")
-    await st.broker.start()
+    await st.broker_back()
     await st.condition(POLICY, "p", "Ready", reason="InForce")
     published = await st.published(POLICY, "p")
     assert published is not None
@@ -198,8 +199,6 @@ async def test_an_old_definition_is_found_out_and_switches_its_policies_off(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
     old = (CRDS / "speculationpolicies.yaml").read_text()
-    import yaml
-
     definition = yaml.safe_load(old)
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del spec["budget"]["properties"]["creditsPerCall"]

@@ -175,7 +175,13 @@ class Operator:
                 if fields:
                     _LOG.error(
                         "the cluster's custom resource definition is older than this operator; upgrade it",
-                        extra={"fields": {"forerun.kind": kind.name, "forerun.missing": list(fields[:10])}},
+                        extra={
+                            "fields": {
+                                "forerun.resource": kind.plural,
+                                "forerun.field": fields[0].replace("[]", ""),
+                                "forerun.count": len(fields),
+                            }
+                        },
                     )
             self._dirty.set()
 
@@ -184,7 +190,7 @@ class Operator:
         self._metrics.set(m.RIGHTS_MISSING, len(lacking))
         if lacking != self._lacking:
             for right in lacking:
-                _LOG.error("this account lacks a right", extra={"fields": {"forerun.right": str(right)}})
+                _LOG.error("this account lacks a right", extra={"fields": right.fields()})
                 self._complain(right)
             self._lacking = lacking
 

@@ -20,6 +20,8 @@ _NAMES_WITH_SLASH: Final = {
     "rpc.method": re.compile(r"/?[A-Za-z0-9_.]{1,100}/[A-Za-z0-9_]{1,100}"),
     "gen_ai.request.model": re.compile(r"[A-Za-z0-9_.:\-]{1,100}(/[A-Za-z0-9_.:\-]{1,100})?"),
     "gen_ai.response.model": re.compile(r"[A-Za-z0-9_.:\-]{1,100}(/[A-Za-z0-9_.:\-]{1,100})?"),
+    # A kind of the Kubernetes API, with its subresource.
+    "forerun.resource": re.compile(r"[a-z0-9.\-]{1,100}(/[a-z0-9.\-]{1,100})?"),
 }
 
 _WORDS: Final = frozenset({
@@ -30,6 +32,7 @@ _WORDS: Final = frozenset({
     "forerun.mode", "forerun.outcome", "forerun.served", "forerun.reason", "forerun.policy.version",
     "forerun.isolation", "forerun.worker", "forerun.snapshot", "forerun.stream", "forerun.subject.kind",
     "forerun.component", "forerun.setting", "forerun.signal", "forerun.result", "forerun.dependency",
+    "forerun.resource", "forerun.verb", "forerun.field", "k8s.namespace.name",
 })  # fmt: skip
 _NUMBERS: Final = frozenset({
     "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "rpc.grpc.status_code", "server.port",
@@ -38,7 +41,7 @@ _NUMBERS: Final = frozenset({
     "forerun.saved_seconds", "forerun.wasted_seconds", "forerun.cost", "forerun.count", "forerun.exit_code",
     "forerun.signal_number",
 })  # fmt: skip
-_FLAGS: Final = frozenset({"forerun.speculative", "forerun.committed", "forerun.forced"})
+_FLAGS: Final = frozenset({"forerun.speculative", "forerun.committed", "forerun.forced", "forerun.leading"})
 
 ALLOWED_KEYS: Final = _WORDS | _NUMBERS | _FLAGS
 WITHHELD: Final = "withheld"

@@ -53,6 +53,11 @@ def test_a_pool_that_is_idle_for_a_moment_keeps_its_last_replica() -> None:
     assert play(rules, [1, *[0] * 500])[-1].replicas == 1
 
 
+def test_a_pool_that_may_sleep_at_once_does_not_sleep_while_it_works() -> None:
+    rules = Rules(min_replicas=0, max_replicas=9, idle_seconds=0, scale_down_seconds=0)
+    assert [one.replicas for one in play(rules, [4, 4, 0, 4], start=2)] == [5, 5, 0, 5]
+
+
 def test_a_rise_is_followed_at_once_and_a_fall_after_the_window() -> None:
     rules = Rules(max_replicas=100, scale_down_seconds=60)
     done = play(rules, [*[8] * 10, *[40] * 10, *[8] * 200], start=10)

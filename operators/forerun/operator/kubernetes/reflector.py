@@ -93,7 +93,12 @@ class Reflector:
         if self.error is None:
             _LOG.warning(
                 "a collection cannot be followed",
-                extra={"fields": {"forerun.path": self._path, "error.type": error.reason or str(error.status)}},
+                extra={
+                    "fields": {
+                        "forerun.resource": self._path.rpartition("/")[2],
+                        "error.type": error.reason or str(error.status),
+                    }
+                },
             )
         self.error = error
         self._changed()

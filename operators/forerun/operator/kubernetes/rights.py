@@ -27,8 +27,19 @@ class Right:
 
     def __str__(self) -> str:
         where = f" in namespace {self.namespace}" if self.namespace else " in all namespaces"
-        resource = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {resource}{where}"
+        return f"{self.verb} {self._full}{where}"
+
+    def fields(self) -> dict[str, str]:
+        """For logs."""
+        return {
+            "forerun.verb": self.verb,
+            "forerun.resource": self._full,
+            "k8s.namespace.name": self.namespace or "*",
+        }
+
+    @property
+    def _full(self) -> str:
+        return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
 def needed(namespaces: tuple[str, ...] | None, lease_namespace: str) -> tuple[Right, ...]:

@@ -124,7 +124,8 @@ def _replicas(history: History, signal: Signal, rules: Rules) -> tuple[int, Reas
         return rules.fixed_replicas, Reason.FIXED
     need = int(history.needs.highest)
     wanted = _steady(history.last.replicas, need + int(history.extras.highest))
-    idle = history.busy_at is not None and signal.at - history.busy_at >= rules.idle_seconds
+    since = signal.at if history.busy_at is None else history.busy_at
+    idle = since < signal.at and signal.at - since >= rules.idle_seconds
     if rules.min_replicas == 0 and idle:
         return 0, Reason.IDLE
     # A pool that may go to zero and is not idle yet keeps its last replica: the next call would wait for a new one.
