@@ -1,6 +1,6 @@
-"""Servers beside the platform: the tools, a plain gRPC echo as the machine's own floor, and a collector of spans.
+"""Servers beside the platform: tools, replicas of a model, a plain gRPC echo as the machine's floor, spans.
 
-    python -m tests.bench.servers tools|echo|spans
+    python -m tests.bench.servers tools|models|echo|spans
 
 writes its port as the first line and ends when its standard input does.
 """
@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import grpc
@@ -25,11 +25,22 @@ TOOL_SECONDS: Final = {
     "look": 0.035, "note": 0.025, "fetch": 0.200, "find": 0.020,
 }  # fmt: skip
 """The tools, and how long each takes."""
-STRAGGLERS: Final = {"find": (0.02, 20.0)}
+MODEL_SECONDS: Final = 0.020
+"""Until the first token of a model."""
+STRAGGLERS: Final = {"find": (0.02, 20.0), "model": (0.02, 20.0)}
 """Tools of which a share of the calls takes so many times as long, at the first address only."""
 ECHO_METHOD: Final = "/bench.Echo/Once"
 ECHO_STREAM: Final = "/bench.Echo/Stream"
 _PADDING: Final = "x" * 200
+_EVENTS: Final = (
+    b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\n'
+    b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+    b'data: {"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 1}}\n\n'
+    b"data: [DONE]\n\n"
+)
+_COMPLETION: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(_EVENTS) + _EVENTS
+)
 
 
 def following(name: str) -> str:
@@ -82,8 +93,30 @@ class Tools:
         return {"id": name, "next": following(name), "text": _PADDING, "ended": time.monotonic()}
 
 
-async def _tools() -> int:
-    server = await asyncio.start_server(Tools().serve, "127.0.0.1", 0, backlog=1024)
+class Replicas:
+    """Two replicas of a model, `/first/v1` and `/other/v1`: chat completions that say one word, streamed."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        try:
+            while line := await reader.readline():
+                first, length = b"/first/" in line, 0
+                while (header := (await reader.readline()).strip().lower()) != b"":
+                    if header.startswith(b"content-length:"):
+                        length = int(header.partition(b":")[2])
+                name = json.loads(await reader.readexactly(length))["messages"][0]["content"]
+                times = _times("model", name) if first else 1.0
+                await asyncio.sleep(MODEL_SECONDS * times)
+                writer.write(_COMPLETION)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+async def _http(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> int:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
     return int(server.sockets[0].getsockname()[1])
 
 
@@ -119,7 +152,8 @@ async def _grpc_server(kind: str) -> tuple[grpc.aio.Server, int]:
 
 
 async def _main(kind: str) -> None:
-    server, port = (None, await _tools()) if kind == "tools" else await _grpc_server(kind)
+    plain = {"tools": Tools().serve, "models": Replicas().serve}.get(kind)
+    server, port = (None, await _http(plain)) if plain is not None else await _grpc_server(kind)
     print(port, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     if server is not None:
