@@ -49,10 +49,10 @@ sim: setup ## the seeded simulation: SEEDS seeds from SEED on
 sim-mutants: setup ## plant bugs, one at a time: the simulation has to catch each
 	@$(PYTHON_BIN) -m tests.simulation.hunt
 
-bench: bench-overhead ## all benchmarks; `make bench-NAME` for one, each writes build/bench/NAME.json
+bench: bench-overhead ## all benchmarks; `make bench-NAME` for one, each writes build/bench/NAME.json; ARGS: its options
 
 bench-%: setup
-	@$(PYTHON_BIN) -m tests.bench.$*
+	@$(PYTHON_BIN) -m tests.bench.$* $(ARGS)
 
 results: setup ## measure docs/results.md on the recorded runs in DATA (takes about 20 minutes)
 	@$(PYTHON_BIN) scripts/results.py --data "$(DATA)"

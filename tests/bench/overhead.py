@@ -24,16 +24,13 @@ from rich.table import Table
 
 from tests.bench.cases import CASES, EVENT, JOINED, OPEN, READY, Agent, Case, Sample, run
 from tests.bench.memory import flatness
-from tests.bench.processes import cpu_seconds
+from tests.bench.overhead_floor import UNARY, floors
 from tests.bench.results import Row, write
-from tests.bench.servers import ECHO_METHOD
 from tests.bench.stage import PROCESSES, Stage, staged
 
 _IDLE_SECONDS: Final = 3.0
 _WARM_UP_SECONDS: Final = 30.0
 _OPENING: Final = 16
-_ECHOES: Final = 200
-_ECHO_PAUSE_SECONDS: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +42,7 @@ class Plan:
         rounds: Repetitions of all cases.
         steps: Steps of a case in a round.
         per_second: Rate of the steps.
-        memory_minutes: Time under load whose memory is looked at.
+        memory_minutes: Time under load whose memory is looked at; 0: none.
     """
 
     sessions: tuple[int, ...] = (1, 16, 64, 192)
@@ -79,10 +76,11 @@ class Measured:
 async def measure(stage: Stage, plan: Plan, say: Any) -> list[Row]:
     """Measures everything; rows for the file."""
     idle = await _idle(stage)
-    floor = await _floor(stage)
+    bounds = await floors(stage)
+    floor = next(row.value for row in bounds if row.name == UNARY)
     rows = [
         Row(name="idle platform", value=sum(idle.values()), unit="ms CPU/s", n=1, more={"cpu_by_process": dict(idle)}),
-        floor,
+        *bounds,
     ]
     for count in plan.sessions:
         measured = {case.name: Measured() for case in CASES}
@@ -92,9 +90,11 @@ async def measure(stage: Stage, plan: Plan, say: Any) -> list[Row]:
                 say(f"{count} sessions, round {number + 1} of {plan.rounds}")
                 for case in CASES:
                     await _round(stage, plan, groups[case.name], idle, measured[case.name])
-        rows += [row for case in CASES for row in _rows(case, count, measured[case.name], floor.value)]
-    say(f"memory, {plan.memory_minutes:g} min under load")
-    return rows + await flatness(stage, plan.memory_minutes)
+        rows += [row for case in CASES for row in _rows(case, count, measured[case.name], floor)]
+    if plan.memory_minutes > 0.0:
+        say(f"memory, {plan.memory_minutes:g} min under load")
+        rows += await flatness(stage, plan.memory_minutes)
+    return rows
 
 
 async def _group(stage: Stage, case: Case, count: int, stack: AsyncExitStack) -> list[Agent]:
@@ -117,17 +117,6 @@ async def _idle(stage: Stage) -> dict[str, float]:
     await asyncio.sleep(_IDLE_SECONDS)
     after = stage.cpu()
     return {name: (after[name] - before[name]) * 1000.0 / _IDLE_SECONDS for name in after}
-
-
-async def _floor(stage: Stage) -> Row:
-    """What the server of a plain echo needs for a call: the machine's own price of one step from process to process."""
-    once: Any = stage.echo.unary_unary(ECHO_METHOD)
-    before = cpu_seconds(stage.echo_pid)
-    for _ in range(_ECHOES):
-        await once(b"x" * 300, timeout=10.0)
-        await asyncio.sleep(_ECHO_PAUSE_SECONDS)
-    spent = (cpu_seconds(stage.echo_pid) - before) * 1000.0 / _ECHOES
-    return Row(name="server of a plain echo", value=spent, unit="ms CPU/call", n=_ECHOES)
 
 
 async def _round(
@@ -227,7 +216,8 @@ def show(rows: Sequence[Row], console: Console) -> None:
         else:
             memory.add_row(row.name, _text(row.value), _text(row.baseline), _text(_over(row.value, row.baseline)))
     for table in (times, usage, memory):
-        console.print(table)
+        if table.row_count:
+            console.print(table)
 
 
 def _over(value: float | None, baseline: float | None) -> float | None:
@@ -251,7 +241,9 @@ def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.overhead", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few calls, to see that it works")
-    parser.add_argument("--minutes", type=float, help="minutes under load in which memory is looked at (default: 1)")
+    parser.add_argument(
+        "--minutes", type=float, help="minutes under load in which memory is looked at; 0: none (default: 1)"
+    )
     parser.add_argument("--sessions", type=int, nargs="+", help="concurrent sessions (default: 1 16 64 192)")
     args = parser.parse_args()
     plan = QUICK if args.quick else Plan()
