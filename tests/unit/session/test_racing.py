@@ -63,6 +63,19 @@ def test_an_attempt_that_fails_leaves_the_answer_to_the_other() -> None:
     assert len(d.executed) == 2, "no retry beside the attempt that runs"
 
 
+def test_a_race_that_nobody_wins_is_billed_beside_the_retry() -> None:
+    d = warmed(**{"race@0": 1.5, "race@1": 1.0})
+    d.results["race@0"] = d.results["race@1"] = AWAY
+    d.ask(41, asked(0, "race", id=0))
+    d.run(until=d.now + 2.06)
+    assert d.running == {}, "both have failed"
+    d.results.clear()
+    d.run()
+    assert d.answers[41, 0].status is CallStatus.OK
+    call = next(entry for entry in d.entries if entry.kind is EntryKind.CALL and entry.call == (41, 0))
+    assert call.executions == len(d.executed) == 4, "the retry is raced, too"
+
+
 def test_what_keeps_state_with_its_connection_is_not_raced() -> None:
     d = warmed(**{"race@0": 30.0, "race@1": 1.0})
     one = asked(0, "race", id=0)

@@ -43,6 +43,7 @@ class Call:
     retry_at: float = 0.0
     second: str = ""
     second_at: float = math.inf
+    raced: int = 0
     settling: int = 0
     may_continue: bool = False
     write: str = ""
@@ -54,7 +55,7 @@ class Call:
     @property
     def executions(self) -> int:
         """How often its tool was asked for it."""
-        return self.attempts + bool(self.second)
+        return self.attempts + self.raced
 
     @property
     def prepared(self) -> PreparedCall:

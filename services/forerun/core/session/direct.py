@@ -92,6 +92,7 @@ class Direct:
         """The call takes longer than most: a second attempt, at the next provider."""
         if self._racing.may_start(call):
             call.second = self._c.execution_id()
+            call.raced += 1
             self._run(call, call.second, provider=1)
 
     def _run(self, call: Call, execution: str, *, provider: int = 0) -> None:
