@@ -3,10 +3,11 @@
 ARG SERVICES_IMAGE=forerun:0.1.0
 
 FROM ${SERVICES_IMAGE}
-ARG VERSION=0.1.0
 # The volume of workspaces is mounted there. Nothing else can be written.
 ENV FORERUN_SANDBOX_DATA_DIR=/var/lib/forerun \
     HOME=/tmp
+# Last, because it changes with each release and nothing else has to be made again for it.
+ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="forerun-sandbox" \
       org.opencontainers.image.description="Runs tools of Forerun" \
       org.opencontainers.image.version="${VERSION}"

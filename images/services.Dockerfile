@@ -26,11 +26,12 @@ RUN tools/bin/pip --quiet wheel --no-deps --no-index --no-build-isolation --whee
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/forerun/lib
 
 FROM ${PYTHON_IMAGE}
-ARG VERSION=0.1.0
 COPY --from=build /opt/forerun /opt/forerun
 ENV PATH=/opt/forerun/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
+# Last, because it changes with each release and nothing else has to be made again for it.
+ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="forerun" \
       org.opencontainers.image.description="Services of Forerun" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -21,6 +21,11 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{/* The same as a label selector in one line. Takes [root, component]. */}}
+{{- define "forerun.match" -}}
+{{ dict "matchLabels" (include "forerun.selector" . | fromYaml) | toJson }}
+{{- end }}
+
 {{/* Takes [root, component]. */}}
 {{- define "forerun.labels" -}}
 {{ include "forerun.selector" . }}
@@ -75,7 +80,7 @@ topologySpreadConstraints:
   - topologyKey: {{ $key }}
     maxSkew: 1
     whenUnsatisfiable: ScheduleAnyway
-    labelSelector: {matchLabels: {{ include "forerun.selector" $ | nindent 6 }}}
+    labelSelector: {{ include "forerun.match" $ }}
     matchLabelKeys: [pod-template-hash]
   {{- end }}
 {{- end }}

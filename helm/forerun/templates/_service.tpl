@@ -113,7 +113,7 @@ spec:
   {{- else }}
   strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
   {{- end }}
-  selector: {matchLabels: {{ include "forerun.selector" (list $root .name) | nindent 6 }}}
+  selector: {{ include "forerun.match" (list $root .name) }}
   template: {{ include "forerun.servicePod" . | nindent 4 }}
 {{- if and $root.Values.podDisruptionBudgets.enabled (gt (int (.values.replicas | default 1)) 1) }}
 ---
@@ -124,7 +124,7 @@ metadata:
   labels: {{ include "forerun.labels" (list $root .name) | nindent 4 }}
 spec:
   maxUnavailable: 1
-  selector: {matchLabels: {{ include "forerun.selector" (list $root .name) | nindent 6 }}}
+  selector: {{ include "forerun.match" (list $root .name) }}
 {{- end }}
 {{- end }}
 

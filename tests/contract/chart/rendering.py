@@ -24,7 +24,7 @@ Manifest = dict[str, Any]
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs helm, which reads nothing of this machine's user."""
-    nowhere = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME", "KUBECONFIG"), os.devnull)
+    nowhere = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME", "KUBECONFIG"), "/nonexistent")
     return subprocess.run(
         [HELM.path, *arguments], env={**os.environ, **nowhere}, capture_output=True, text=True, check=False
     )
