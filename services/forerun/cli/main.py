@@ -56,6 +56,7 @@ COMMANDS: Final = (
     Command("broker", "forerun.cli.broker", "the broker of an installation on Kubernetes"),
     Command("credentials", "forerun.cli.credentials.command", "make the Secrets of an installation, in a pod"),
     Command("plan", "forerun.cli.plan.command", "look at plans, and run them"),
+    Command("models", "forerun.cli.models.command", "the models that are served"),
     Command("off", "forerun.cli.switch", "switch speculation off"),
     Command("on", "forerun.cli.switch", "switch speculation on"),
 )

@@ -1,4 +1,4 @@
-"""`forerun models render`, `check` and `calibrate`: from a profile to a model repository that a Triton server can load."""
+"""`forerun models render`, `check` and `calibrate`: from a profile to a repository that a Triton server can load."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from forerun.cli.models.calibrating import run_calibrate
-from forerun.runtime.errors import ErrorReason, ForerunError
+from forerun.core.errors import CoreError
+from forerun.core.tokens.depth import StepTable
+from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument
 from forerun.runtime.settings import EXIT_FAILED, EXIT_MISSING
+from forerun.serving.backend.drafts import ALONE, WITH_DRAFT
 from forerun.serving.check import Findings, check
 from forerun.serving.profile import BUILT_IN, EngineSpeculation, Profile, read_profile
 from forerun.serving.render.repository import render, write
+from forerun.serving.schedule import schedule
 from forerun.serving.server import HOME
 
 
@@ -90,11 +94,19 @@ def _render(profile: Profile, out: Path, base: Path, *, as_json: bool) -> int:
 
 
 def depths_of(profile: Profile, base: Path) -> list[tuple[int, int]]:
-    """The depth schedule of an engine that speculates itself; empty without a table."""
+    """The depth schedule of an engine that speculates itself; empty without a table.
+
+    Raises:
+        InvalidArgument: The file is no table.
+    """
     speculation = profile.speculation
     if not isinstance(speculation, EngineSpeculation) or speculation.table is None:
         return []
-    raise NotImplementedError
+    try:
+        table = StepTable.from_json(json.loads((base / speculation.table).read_text(encoding="utf-8")))
+    except (OSError, ValueError, CoreError) as error:
+        raise InvalidArgument(ErrorReason.SETTING_INVALID, f"{speculation.table}: {error}") from error
+    return schedule(table, WITH_DRAFT if profile.draft is not None else ALONE, speculation.max_depth)
 
 
 def _check(profile: Profile, base: Path, *, as_json: bool) -> int:
