@@ -10,10 +10,11 @@ from forerun.v1 import common_pb2, ledger_pb2
 from tests.simulation.evidence import HITS, Evidence, line_key, outcome_of
 from tests.simulation.files import FILE_TOOLS
 from tests.simulation.nemesis import CALM, REPLICAS
+from tests.simulation.policy import PRICES
 from tests.simulation.world import NOT_REPEATABLE, SPECULABLE, Execution
 
 _BREATH_SECONDS: Final = 0.01
-_ROUNDING_SECONDS: Final = 1e-6
+_ROUNDING: Final = 1e-6
 _OPEN_MOST: Final = 16
 _CREDITS_MOST: Final = 20.0
 
@@ -59,7 +60,7 @@ def _balance(evidence: Evidence) -> Iterator[str]:
     for name in ("saved_estimated_seconds", "wasted_seconds"):
         booked = sum(getattr(line, name) for line in evidence.lines)
         told = sum(getattr(totals, name) for totals in evidence.totals)
-        if abs(booked - told) > _ROUNDING_SECONDS:
+        if abs(booked - told) > _ROUNDING:
             yield f"2: the replicas count {told:.3f} {name}, the ledger {booked:.3f}"
     served: Counter[str] = sum((Counter(totals.served) for totals in evidence.totals), Counter())
     if served != evidence.served:
@@ -73,6 +74,21 @@ def _balance(evidence: Evidence) -> Iterator[str]:
     seen = sum(not one.audit for one in evidence.world.log)
     if executions < seen:
         yield f"2: the replicas count {executions} executions, the server saw {seen}"
+    yield from _money(evidence)
+
+
+def _money(evidence: Evidence) -> Iterator[str]:
+    """A call costs what all of its executions cost, second attempts and retries included."""
+    billed: dict[str, float] = defaultdict(float)
+    for line in evidence.lines:
+        if line.kind == ledger_pb2.LEDGER_KIND_CALL:
+            billed[line_key(line)] += line.cost_money
+    seen = Counter(one.key for one in evidence.world.log if one.tool in PRICES and "/" in one.key)
+    tools = {one.key: one.tool for one in evidence.world.log}
+    for key, count in seen.items():
+        least = PRICES[tools[key]] * count
+        if billed[key] < least - _ROUNDING:
+            yield f"2: {tools[key]} {key} is billed with {billed[key]:.4f}, {count} executions cost {least:.4f}"
 
 
 def repeats(evidence: Evidence) -> Iterator[str]:

@@ -105,6 +105,7 @@ MUTANTS: Final = (
     Mutant("deadline-ignored", f"{_SESSION}.calls:Calls.next_time", put.returns(None)),
     Mutant("race-loser-not-stopped", f"{_SESSION}.direct:Direct.finished", put.loser_runs_on),
     Mutant("race-loser-not-billed", f"{_SESSION}.racing:Racing.finished", put.loser_unbilled),
+    Mutant("retry-not-billed", f"{_SESSION}.call:Call.executions", put.only_once),
     Mutant("races-without-a-cap", "forerun.core.race:Pace.may_add", put.returns(True)),
     Mutant("plan-conflicts-unordered", f"{_PLAN}.board:ordering", put.conflicts_unordered),
     Mutant("plan-after-ignored", f"{_PLAN}.board:Board.place", put.after_ignored),

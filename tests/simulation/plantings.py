@@ -238,6 +238,10 @@ def loser_unbilled(finished: Any) -> Callable[..., Any]:
     return planted_one
 
 
+def only_once(_executions: Any) -> Any:
+    return property(lambda self: min(1, self.attempts))
+
+
 # ------------------------------------------------------------ plans
 
 

@@ -31,6 +31,8 @@ _CONTRACTS: dict[str, dict[str, object]] = {
 _COMMANDS = {"add": ["add", "{file}", "{token}"], "show": ["show", "{file}"]}
 _SCHEMAS = {"news": '{"type":"object","properties":{"topic":{"type":"string"}}}'}
 _SHARED = frozenset({"stock", "sell", "news"})
+PRICES = {"get": 0.002, "stock": 0.001}
+"""What an execution costs, in money."""
 RACED = frozenset({"get", "stock"})
 """Tools whose slow calls get a second attempt."""
 TOOLS = (*(name for name in _CONTRACTS if name not in _COMMANDS), "sync_view")
@@ -94,6 +96,7 @@ def _contract(name: str) -> dict[str, object]:
         if isinstance(templates, list):
             contract[side] = [{"template": text, "scope": scope} for text in templates]
     limits = {"timeoutSeconds": TOOL_SECONDS}
+    limits["costMoney"] = PRICES.get(name, 0.0)
     return {"tool": name, **contract, **limits, "speculate": name in SPECULABLE}
 
 
