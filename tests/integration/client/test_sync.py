@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from forerun.client import Call, Client, InvalidRequest, OutcomeUnknown, Status
+from forerun.client import Call, Client, InvalidRequest, OutcomeUnknown, PlanTask, Status
 from tests.integration.client.scripted import TOKEN, ScriptedServer, ScriptedServicer, serve
 
 
@@ -76,6 +76,20 @@ def test_taking_back_from_another_thread(
         asyncio.run_coroutine_threadsafe(server.servicer.asked.wait(), loop).result(10)
         session.cancel(call)
         assert asking.result(10)[0].status is Status.CANCELLED
+
+
+def test_a_plan_without_asyncio() -> None:
+    """Around a platform that is not there, by functions of the program."""
+    with Client("127.0.0.1:1", TOKEN, direct_after_seconds=0.05) as alone:
+
+        @alone.tool
+        def double(n: int) -> dict[str, int]:
+            return {"n": 2 * n}
+
+        with alone.session("agent") as session:
+            assert [tool.name for tool in session.list_tools()] == ["double"]
+            result = session.run_plan([PlanTask("a", "double", {"n": 4}), PlanTask("b", "double", {"n": "$a.n"})])
+        assert result["b"].json() == {"n": 16} and result.direct
 
 
 def test_the_end_of_a_client() -> None:

@@ -14,6 +14,7 @@ from forerun.client._client import DIRECT_AFTER_SECONDS, AsyncClient
 from forerun.client._direct import Direct
 from forerun.client._errors import InvalidRequest
 from forerun.client._json import Arguments
+from forerun.client._plan import OnFailure, PlanResult, PlanTask
 from forerun.client._results import Call, Mode, Result, ToolInfo, Totals
 from forerun.client._session import AsyncSession
 
@@ -174,6 +175,14 @@ class Session:
                 yield result
         finally:
             self._loop.run(results.aclose())
+
+    def run_plan(self, tasks: Sequence[PlanTask], *, on_failure: OnFailure = OnFailure.ISOLATE) -> PlanResult:
+        """Runs a plan that is complete; see `AsyncSession.run_plan`."""
+        return self._loop.run(self._session.run_plan(tasks, on_failure=on_failure))
+
+    def list_tools(self) -> list[ToolInfo]:
+        """The tools that this session can call; see `AsyncSession.list_tools`."""
+        return self._loop.run(self._session.list_tools())
 
     def cancel(self, call: Call) -> None:
         """Takes one call back, from another thread than the one that waits for it."""
