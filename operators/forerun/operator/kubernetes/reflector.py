@@ -34,7 +34,7 @@ class Reflector:
         client: Where it is.
         path: The collection.
         clock: Tells how fresh it is.
-        changed: Called after every change and every list, and with the first error after a success.
+        changed: Called after every change of what is wished, after every list, and when following fails.
     """
 
     def __init__(self, client: Client, path: str, clock: Clock, changed: Callable[[], None]) -> None:
@@ -73,13 +73,15 @@ class Reflector:
         assert self._version is not None
         async for what, found in self._client.watch(self._path, self._version):
             self._version = found["metadata"]["resourceVersion"]
-            if what == "DELETED":
-                self.objects.pop(key_of(found), None)
-            elif what != "BOOKMARK":
-                self.objects[key_of(found)] = _lean(found)
-            if what != "BOOKMARK":
-                self._changed()
             self.error = None
+            if what == "BOOKMARK":
+                continue
+            before = self.objects.pop(key_of(found), None)
+            if what != "DELETED":
+                self.objects[key_of(found)] = _lean(found)
+            # The status that we have written ourselves is no news: else a look at 500 objects would cause 500 more.
+            if what == "DELETED" or before is None or _wish(before) != _wish(found):
+                self._changed()
 
     async def _list(self) -> None:
         items, version = await self._client.list(self._path)
@@ -102,6 +104,12 @@ class Reflector:
             )
         self.error = error
         self._changed()
+
+
+def _wish(found: Object) -> tuple[str, int]:
+    """What changes when somebody wants something else of an object, or makes it anew."""
+    metadata = found["metadata"]
+    return metadata["uid"], metadata.get("generation", 0)
 
 
 def _lean(found: Object) -> Object:

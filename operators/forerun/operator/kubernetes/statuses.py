@@ -19,7 +19,7 @@ from forerun.runtime.ids import Ids
 
 _LOG: Final = logging.getLogger(__name__)
 
-_WRITERS: Final = 4
+_WRITERS: Final = 8
 _AGAIN_SECONDS: Final = 5.0
 _EVENTS: Final = 256
 _NOTE_CHARS: Final = 1_000
