@@ -8,7 +8,7 @@ SEEDS ?= 1
 export NOTE ?=
 DATA ?= ../shared/data
 
-.PHONY: help setup gvisor triton demo test test-cluster test-fault sim sim-mutants results bench lint format generate contract-image verify lock clean
+.PHONY: help setup gvisor triton demo test test-cluster test-triton test-fault sim sim-mutants results bench lint format generate contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,10 +35,13 @@ demo: setup ## the proof in under 5 minutes on a new machine: two agents without
 	@.venv/bin/forerun demo --fast
 
 test: setup ## all tests that need neither cluster nor real weights
-	@$(PYTEST) tests --ignore=tests/cluster
+	@$(PYTEST) tests --ignore=tests/cluster --ignore=tests/triton
 
 test-cluster: setup ## operator and chart on a real Kubernetes of its own; builds it the first time (root, Debian)
 	@$(PYTEST) tests/cluster
+
+test-triton: setup ## a real small model on a real Triton server, and the toy pair at length; fetches both the first time
+	@$(PYTEST) tests/triton
 
 test-fault: setup ## the real processes killed and broken (part of `make test`)
 	@$(PYTEST) tests/fault

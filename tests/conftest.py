@@ -14,7 +14,7 @@ settings.register_profile("explore", max_examples=1_000, deadline=None)
 settings.load_profile("steady")
 
 TESTS = Path(__file__).resolve().parent
-LAYERS = frozenset({"unit", "property", "simulation", "contract", "integration", "fault", "cluster"})
+LAYERS = frozenset({"unit", "property", "simulation", "contract", "integration", "fault", "cluster", "triton"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

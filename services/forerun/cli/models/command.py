@@ -39,7 +39,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Writes the model repository of a profile to OUT, in place of what is there. Exit code 1: the "
         "profile cannot be used, 3: it cannot be read.",
     )
-    rendering.add_argument("out", type=Path, metavar="OUT", help="folder of the repository")
     checking = actions.add_parser(
         "check",
         help="whether a profile can be served",
@@ -60,6 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for action in (rendering, checking, calibrating):
         action.add_argument("profile", metavar="PROFILE", help="a file, or the name of a built-in profile")
         action.add_argument("--json", action="store_true", help="print one JSON object")
+    rendering.add_argument("out", type=Path, metavar="OUT", help="folder of the repository")
     return parser
 
 
