@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from forerun.cli.credentials.command import make
+from forerun.cli.credentials.command import make, remove
 from forerun.cli.credentials.material import SECRETS, Holder, Serving
 from forerun.cli.credentials.secrets import Secrets
 from forerun.runtime.auth import token_digest
@@ -36,7 +36,6 @@ def secrets(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Sec
     """In a namespace of the test's own, as an administrator."""
     namespace = request.node.name.replace("_", "-")[:60].rstrip("-")
     plane.kubectl("create", "namespace", namespace)
-    plane.kubectl("--namespace", namespace, "create", "serviceaccount", "owner")
     pair = plane.authority.issue("user-admin", "admin", group="system:masters")
     context = ssl.create_default_context(cafile=plane.authority.pair.certificate)
     context.load_cert_chain(pair.certificate, pair.key)
@@ -44,19 +43,19 @@ def secrets(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Sec
         yield opened
 
 
-def test_secrets_are_made_once_and_belong_to_their_owner(plane: ControlPlane, secrets: Secrets) -> None:
-    made = make(secrets, "forerun", "owner", HOLDER, IDS, SERVING)
+def test_secrets_are_made_once_and_removed(secrets: Secrets) -> None:
+    made = make(secrets, "forerun", HOLDER, IDS, SERVING)
     assert [line.split(":")[0] for line in made] == [f"forerun-{name}" for name in SECRETS]
     before = {name: secrets.read(f"forerun-{name}") for name in SECRETS}
     client, tokens = before["client"], before["tokens"]
     assert client is not None and tokens is not None
     (entry,) = json.loads(tokens["tokens.json"])["tokens"]
     assert entry["sha256"] == token_digest(client["token"].decode())
-    assert make(secrets, "forerun", "owner", HOLDER, IDS, SERVING) == []
+    assert make(secrets, "forerun", HOLDER, IDS, SERVING) == []
     assert {name: secrets.read(f"forerun-{name}") for name in SECRETS} == before
-    shown = json.loads(plane.kubectl("get", "secrets", "--all-namespaces", "--output=json"))["items"]
-    owners = {one["metadata"]["ownerReferences"][0]["name"] for one in shown}
-    assert owners == {"owner"}
+    assert len(remove(secrets, "forerun")) == len(SECRETS)
+    assert remove(secrets, "forerun") == []
+    assert secrets.read("forerun-client") is None
 
 
 def test_what_is_missing_is_added_beside_what_people_put_there(plane: ControlPlane, secrets: Secrets) -> None:
@@ -65,14 +64,19 @@ def test_what_is_missing_is_added_beside_what_people_put_there(plane: ControlPla
     metadata = {"name": "forerun-nats", "namespace": namespace}
     theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"orchestrator": password}}
     plane.kubectl("apply", "--filename=-", stdin=json.dumps(theirs))
-    make(secrets, "forerun", "owner", HOLDER, IDS, SERVING)
+    make(secrets, "forerun", HOLDER, IDS, SERVING)
     found = secrets.read("forerun-nats")
     assert found is not None
     assert found["orchestrator"] == b"mine"
     assert found["predictor"]
 
 
-def test_an_owner_that_does_not_exist_is_named(secrets: Secrets) -> None:
-    with pytest.raises(FailedPrecondition, match=r'404 serviceaccounts "nobody" not found'):
-        make(secrets, "forerun", "nobody", HOLDER, IDS, SERVING)
-    assert secrets.read("forerun-client") is None
+def test_what_is_forbidden_is_named(plane: ControlPlane) -> None:
+    pair = plane.authority.issue("user-nobody", "nobody")
+    context = ssl.create_default_context(cafile=plane.authority.pair.certificate)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with (
+        Secrets(httpx.Client(base_url=plane.url, verify=context, trust_env=False), "default") as nobody,
+        pytest.raises(FailedPrecondition, match=r'403 secrets "forerun-nats" is forbidden'),
+    ):
+        make(nobody, "forerun", HOLDER, IDS, SERVING)

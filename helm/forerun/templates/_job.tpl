@@ -14,24 +14,6 @@ spec:
   template: {{ index . 2 | nindent 4 }}
 {{- end }}
 
-{{- define "forerun.credentialsPod" -}}
-{{- $name := include "forerun.name" . -}}
-metadata:
-  labels: {{ include "forerun.selector" (list . "credentials") | nindent 4 }}
-spec:
-  {{- include "forerun.pod" (list . "credentials") | nindent 2 }}
-  restartPolicy: OnFailure
-  serviceAccountName: {{ $name }}-credentials
-  automountServiceAccountToken: true
-  containers:
-    - name: credentials
-      image: {{ include "forerun.image" . }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args: [credentials, --prefix, {{ $name }}, --owner, {{ $name }}-credentials, --tenant, {{ .Values.credentials.tenant | quote }}, --principal, {{ .Values.credentials.principal | quote }}{{ if .Values.tls.enabled }}{{ range include "forerun.tlsNames" . | fromJsonArray }}, --name, {{ . | quote }}{{ end }}{{ end }}]
-      securityContext: {{ include "forerun.containerSecurity" . | nindent 8 }}
-      resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}
-{{- end }}
-
 {{- define "forerun.setupPod" -}}
 {{- $name := include "forerun.name" . -}}
 metadata:

@@ -28,9 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ),
     )
     parser.add_argument("--prefix", required=True, metavar="NAME", help="first part of the Secrets' names")
-    parser.add_argument(
-        "--owner", required=True, metavar="ACCOUNT", help="service account with which the Secrets are removed"
-    )
+    parser.add_argument("--remove", action="store_true", help="remove them instead: nobody can connect any more")
     parser.add_argument("--tenant", default="default", help="tenant of the first client token")
     parser.add_argument("--principal", default="agents", help="principal of the first client token")
     parser.add_argument(
@@ -46,18 +44,30 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
     try:
         with Secrets.of_this_pod() as secrets:
-            holder = Holder(args.tenant, args.principal)
-            clock = SystemClock()
-            serving = Serving(args.name, datetime.fromtimestamp(clock.now(), UTC))
-            made = make(secrets, args.prefix, args.owner, holder, SystemIds(clock), serving)
+            made = remove(secrets, args.prefix) if args.remove else _made(secrets, args)
     except ForerunError as error:
         sys.stderr.write(f"forerun credentials: {error.message}\n")
         return exit_code(error)
-    sys.stdout.write("".join(f"{line}\n" for line in made) or "everything is there\n")
+    sys.stdout.write("".join(f"{line}\n" for line in made) or "nothing to do\n")
     return 0
 
 
-def make(secrets: Secrets, prefix: str, owner: str, holder: Holder, ids: Ids, serving: Serving) -> list[str]:
+def _made(secrets: Secrets, args: argparse.Namespace) -> list[str]:
+    clock = SystemClock()
+    serving = Serving(args.name, datetime.fromtimestamp(clock.now(), UTC))
+    return make(secrets, args.prefix, Holder(args.tenant, args.principal), SystemIds(clock), serving)
+
+
+def remove(secrets: Secrets, prefix: str) -> list[str]:
+    """Removes all of them; says which there were.
+
+    Raises:
+        ForerunError: the API server refuses.
+    """
+    return [f"{prefix}-{name}: removed" for name in SECRETS if secrets.remove(f"{prefix}-{name}")]
+
+
+def make(secrets: Secrets, prefix: str, holder: Holder, ids: Ids, serving: Serving) -> list[str]:
     """Makes what is missing; says what, without saying secrets.
 
     Raises:
@@ -71,9 +81,6 @@ def make(secrets: Secrets, prefix: str, owner: str, holder: Holder, ids: Ids, se
             ErrorReason.SETTING_INVALID,
             f"the Secret {prefix}-tokens holds no list of tokens in tokens.json, or {prefix}-ca no authority",
         ) from error
-    if not wanted:
-        return []
-    reference = secrets.owner(owner)
     for name, content in wanted.items():
-        secrets.add(f"{prefix}-{name}", content, owner=reference, labels=_LABELS)
+        secrets.add(f"{prefix}-{name}", content, labels=_LABELS)
     return [f"{prefix}-{name}: {', '.join(sorted(content))}" for name, content in wanted.items()]

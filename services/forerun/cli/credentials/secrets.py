@@ -71,15 +71,14 @@ class Secrets:
             return None
         return {key: base64.b64decode(value) for key, value in (response.json().get("data") or {}).items()}
 
-    def add(self, name: str, content: Mapping[str, bytes], *, owner: dict[str, Any], labels: Mapping[str, str]) -> None:
+    def add(self, name: str, content: Mapping[str, bytes], *, labels: Mapping[str, str]) -> None:
         """Adds entries to one, which is made where it does not exist. Entries of other names stay.
 
         Raises:
-            ForerunError: the API server cannot be reached, or refuses; `FailedPrecondition` where somebody else made
-                it in the same moment.
+            ForerunError: the API server cannot be reached, or refuses.
         """
         data = {key: base64.b64encode(value).decode() for key, value in content.items()}
-        metadata = {"name": name, "ownerReferences": [owner], "labels": dict(labels)}
+        metadata = {"name": name, "labels": dict(labels)}
         made = self._call(
             "POST",
             f"{self._path}/secrets",
@@ -94,14 +93,14 @@ class Secrets:
                 headers={"content-type": "application/merge-patch+json"},
             )
 
-    def owner(self, account: str) -> dict[str, Any]:
-        """A reference to a service account: what it owns goes when it goes.
+    def remove(self, name: str) -> bool:
+        """Removes one; whether it was there.
 
         Raises:
-            ForerunError: it cannot be read.
+            ForerunError: the API server cannot be reached, or refuses.
         """
-        found = self._call("GET", f"{self._path}/serviceaccounts/{account}").json()
-        return {"apiVersion": "v1", "kind": "ServiceAccount", "name": account, "uid": found["metadata"]["uid"]}
+        response = self._call("DELETE", f"{self._path}/secrets/{name}", allowed=_NOT_FOUND)
+        return response.status_code != _NOT_FOUND
 
     def _call(self, method: str, path: str, *, allowed: int = 0, **options: Any) -> httpx.Response:
         try:
