@@ -34,7 +34,8 @@ _BOUNDS: Final = (1, 2, 3, 4, 5, 6, 7, 9, 12, 16, 24)  # first length of each bi
 _BINS: Final = len(_BOUNDS)
 _MATCHES: Final = LONGEST_MATCH + 32  # a draft goes on from a place that matched, so matches grow by its length
 _BIN_OF: Final = [max(0, sum(bound <= match for bound in _BOUNDS) - 1) for match in range(_MATCHES)]
-_STEP_SAMPLES: Final = 512
+_STEP_SAMPLES: Final = 128
+_STEADY: Final = 4.0  # keeps weights steady that few samples speak about
 _LEARN_EVERY: Final = 4
 _PHASES: Final = 2
 _LARGEST_LOG: Final = 8.0
@@ -129,7 +130,7 @@ class EvidenceWeights:
         for phase, sums in enumerate(self._sums):
             logs = self._logs[phase]
             for slot, scale in enumerate(sums.scale):
-                moved = logs[slot] + 2.0 * sums.gradient[slot] / (scale + 4.0)
+                moved = logs[slot] + sums.gradient[slot] / (scale + _STEADY)
                 logs[slot] = max(-_LARGEST_LOG, min(_LARGEST_LOG, moved))
                 sums.gradient[slot] = sums.scale[slot] = 0.0
         self._samples = 0

@@ -102,7 +102,7 @@ class RecallDrafter:
                     if at < len(source) and source[at] == token
                 ]
                 found = _offer(waiting, found, after, weights, branches, node, -negated)
-        return Draft(tokens, parents, reach, self.name)
+        return Draft(tokens, parents, reach, self.name) if tokens else NOTHING
 
 
 def _offer(
