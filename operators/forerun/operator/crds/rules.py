@@ -153,7 +153,7 @@ FIELDS: Final[Mapping[str, Rule]] = {
     "Budget.credits_per_call": Rule(minimum=0, maximum=100, default=0.3),
     "Budget.initial_credits": Rule(minimum=0, maximum=1_000, default=2),
     "Budget.money_per_session": Rule(minimum=0, maximum=1_000_000, default=0),
-    "AnswerPolicy.max_candidates": Rule(minimum=1, maximum=64),
+    "AnswerPolicy.max_candidates": Rule(minimum=1, maximum=limits.ANSWER_CANDIDATES),
     "AnswerPolicy.expected_gain": _SHARE,
     "Resource.template": Rule(least_length=1, most_length=limits.RESOURCE_KEY_CHARS),
     "EffectContract.tool": _NAME,
