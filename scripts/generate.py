@@ -103,10 +103,20 @@ def write_chart_readme(root: Path) -> None:
     target.write_text(chart.readme((REPOSITORY / chart.CHART / "values.yaml").read_text()))
 
 
+def write_dashboards(root: Path) -> None:
+    """Dashboards, alert rules and their reference."""
+    subprocess.run([sys.executable, REPOSITORY / "scripts" / "dashboards.py", str(root)], check=True)
+
+
 GENERATORS = (
     Generator("protos", ("protos/gen/forerun", "protos/gen/kserve_v2"), write_stubs),
     Generator("references", tuple(f"docs/reference/{page}.md" for page in REFERENCES), write_references),
     Generator("chart", ("helm/forerun/README.md",), write_chart_readme),
+    Generator(
+        "dashboards",
+        ("helm/forerun/files/dashboards", "helm/forerun/files/rules", "docs/reference/alerts.md"),
+        write_dashboards,
+    ),
     Generator("crds", ("helm/forerun/files/crds",), write_crds),
 )
 
