@@ -10,12 +10,14 @@ import asyncio
 import itertools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.metrics_core import Metric as Exposed
+from prometheus_client.registry import RestrictedRegistry
 
 from forerun.runtime import metrics_table
 from forerun.runtime.errors import Bug, ErrorReason, FailedPrecondition
@@ -34,7 +36,7 @@ class Metrics:
     """
 
     def __init__(self, service: str | None) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         ProcessCollector(registry=self.registry)  # reads /proc when it is asked, not before
         self._families: dict[Metric, _Family] = {
             metric: _Family(metric, self.registry)
@@ -80,12 +82,44 @@ class Metrics:
             ) from None
 
 
+class _Registry(CollectorRegistry):
+    """Makes the zeros when somebody looks: there are hundreds, and not every process is asked for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owed: list[Callable[[], None]] = []
+
+    def owe(self, expose: Callable[[], None]) -> None:
+        """Takes what is to be made before the next look."""
+        self._owed.append(expose)
+
+    def collect(self) -> Iterable[Exposed]:
+        """See the library."""
+        self._pay()
+        return super().collect()
+
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
+        """See the library."""
+        self._pay()
+        return super().restricted_registry(names)
+
+    def _pay(self) -> None:
+        # A scrape has a thread of its own, while others are added: each is taken by one of them.
+        while True:
+            try:
+                make = self._owed.pop()
+            except IndexError:
+                return
+            make()
+
+
 class _Family:
     """One metric with its children, the guard of its labels, and the zeros from which its counters start."""
 
-    __slots__ = ("_bounded", "_children", "_instrument", "_metric", "_names", "_seen")
+    __slots__ = ("_bounded", "_children", "_instrument", "_metric", "_names", "_registry", "_seen")
 
-    def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
+    def __init__(self, metric: Metric, registry: _Registry) -> None:
+        self._registry = registry
         self._metric = metric
         self._names = tuple(label.name for label in metric.labels)
         self._instrument = _instrument(metric, registry)
@@ -125,8 +159,12 @@ class _Family:
 
     def _expose(self, bounded: dict[str, str]) -> None:
         """Makes the series of all closed label values for some values of the bounded labels, so that rates work."""
-        for key in _combinations(self._metric, bounded):
-            self._make(key)
+
+        def make() -> None:
+            for key in _combinations(self._metric, bounded):
+                self._make(key)
+
+        self._registry.owe(make)
 
     def _make(self, key: tuple[str, ...]) -> None:
         if key not in self._children:

@@ -58,6 +58,15 @@ def test_closed_counters_start_at_zero() -> None:
     assert metrics.value(m.SPECULATIONS, kind="tool", tool="search", outcome="miss") == 1
 
 
+def test_who_asks_for_one_name_only_gets_its_zeros_too() -> None:
+    metrics = Metrics("orchestrator")
+    metrics.add(m.SPECULATIONS, kind="tool", tool="search", outcome="miss")
+    one = metrics.registry.restricted_registry(["forerun_speculations_total"])
+    values = {tuple(s.labels.values()): s.value for family in one.collect() for s in family.samples}
+    names = [("tool", "search", "miss"), ("tool", "search", "ready"), ("tool", "other", "ready")]
+    assert [values[name] for name in names] == [1, 0, 0]
+
+
 def test_labels_stay_within_their_sets_and_bounds() -> None:
     metrics = Metrics("orchestrator")
     for number in range(300):
