@@ -16,7 +16,7 @@ from typing import Final
 
 from forerun.runtime.errors import DeadlineExceeded, ErrorReason, ForerunError, NotFound, ResourceExhausted
 from forerun.runtime.kserve import Inference, KServeClient, SequenceStep, StreamBounds, Tensor, backend_died
-from forerun.serving.render.coupled import DRAFT, SERVED, TARGET
+from forerun.serving.render.coupled import CHAT, DRAFT, SERVED, TARGET
 from forerun.serving.render.repository import Files, place
 
 _PROBE_SEQUENCE: Final = (1 << 62) + 1
@@ -31,6 +31,12 @@ _LOOP_PROBE: Final = Inference(
         Tensor("PROMPT", "INT32", [1]),
         Tensor("OPTIONS", "BYTES", [b'{"max_tokens": 1, "speculate": false}']),
     ],
+    id="probe",
+)
+
+_CHAT_PROBE: Final = Inference(
+    model=CHAT,
+    inputs=[Tensor("REQUEST", "BYTES", [b'{"messages": [{"role": "user", "content": "probe"}]}'])],
     id="probe",
 )
 
@@ -109,9 +115,10 @@ class Keeper:
                 await self._client.load(model)
                 loaded.append(model)
         except BaseException:
-            for model in loaded:
-                await self._client.unload(model)
             replaced.undo()
+            for model in loaded:
+                # What has served before goes on serving; what was new goes.
+                await (self._client.load(model) if model in old else self._client.unload(model))
             raise
         replaced.keep()
         self._models = models
@@ -119,7 +126,7 @@ class Keeper:
         if old:
             await self._drained(version)
             for model in old:
-                if model != SERVED:
+                if model not in models:
                     await self._client.unload(model)
                     shutil.rmtree(self._repository / model, ignore_errors=True)
 
@@ -152,7 +159,8 @@ class Keeper:
                 async for _ in self._client.stream(_LOOP_PROBE, StreamBounds(first_seconds=self._probe_seconds)):
                     pass
             else:
-                await self._client.infer(_stateful_probe(model), seconds=self._probe_seconds)
+                asked = _CHAT_PROBE if model == CHAT else _stateful_probe(model)
+                await self._client.infer(asked, seconds=self._probe_seconds)
         except ForerunError as error:
             return Probe(model, _health(error), error.message)
         return Probe(model, Health.ANSWERS)
@@ -195,7 +203,7 @@ def _stateful_probe(model: str) -> Inference:
 
 def _in_order(models: set[str]) -> tuple[str, ...]:
     """Loading order: what others need comes first."""
-    roles = (TARGET, DRAFT, SERVED)
+    roles = (TARGET, DRAFT, CHAT, SERVED)
     return tuple(sorted(models, key=lambda name: (roles.index(name.partition("-")[0]), name)))
 
 

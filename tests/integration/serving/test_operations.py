@@ -104,7 +104,7 @@ async def test_a_new_generation_takes_over_under_traffic_and_a_broken_one_does_n
     assert states[SERVED, "2"].ready
     assert "broken on purpose" in states[SERVED, "3"].reason
     # On disk, too, what serves is what a server that starts again would load.
-    assert sorted(path.name for path in served.repository.iterdir()) == ["draft-2", SERVED, "target-2"]
+    assert sorted(path.name for path in served.repository.iterdir()) == ["chat", "draft-2", SERVED, "target-2"]
     assert (served.repository / SERVED / "2" / "model.py").exists()
 
 
@@ -116,7 +116,7 @@ async def test_a_dead_model_process_is_noticed_and_healed_though_the_server_says
     assert await served.client.says_ready("target-1")
 
     found = {one.model: one.health for one in await served.keeper.check()}
-    assert found == {"target-1": Health.DEAD, "draft-1": Health.ANSWERS, SERVED: Health.ANSWERS}
+    assert found == {"target-1": Health.DEAD, "draft-1": Health.ANSWERS, "chat": Health.ANSWERS, SERVED: Health.ANSWERS}
     assert served.keeper.healed == 1
     assert await served.generate([1, 2, 3], max_tokens=20, ignore_end=True) == before
 

@@ -13,6 +13,9 @@ from forerun.serving.textproto import Message, Word, text_of
 
 TARGET: Final = "target"
 DRAFT: Final = "draft"
+CHAT: Final = "chat"
+"""Makes prompts of conversations."""
+
 SERVED: Final = "speculative"
 """The model that clients ask."""
 
@@ -59,6 +62,8 @@ def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict
         "queued": profile.queued,
         "max_output_tokens": profile.max_output_tokens,
     }
+    chat = {"engine": _engine(target, base)}
+    files |= _python_model(CHAT, generation, "forerun.serving.backend.chat_model", _chat_config(), chat)
     return files | _python_model(SERVED, generation, "forerun.serving.backend.loop_model", _loop_config(), settings)
 
 
@@ -112,6 +117,14 @@ def _stateful(name: str, role: str, profile: Profile, engine: Mapping[str, Any])
         "idle_seconds": _IDLE_SECONDS,
     }
     return _python_model(name, 1, "forerun.serving.backend.stateful_model", config, settings)
+
+
+def _chat_config() -> Message:
+    return {
+        "max_batch_size": 0,
+        "input": [{"name": "REQUEST", "data_type": Word("TYPE_STRING"), "dims": [1]}],
+        "output": [{"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1]}],
+    }
 
 
 def _loop_config() -> Message:

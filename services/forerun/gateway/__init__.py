@@ -1,0 +1,1 @@
+"""Front doors that need no code change."""

@@ -1,0 +1,127 @@
+"""Wires the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from forerun.gateway.service import Gateway
+from forerun.gateway.settings import GatewaySettings
+from forerun.runtime.app import App, Callbacks, Part
+from forerun.runtime.auth import Caller
+from forerun.runtime.chassis import chassis_parts, make_chassis
+from forerun.runtime.clock import Clock
+from forerun.runtime.errors import ErrorReason, FailedPrecondition
+from forerun.runtime.ids import Ids
+from forerun.runtime.kserve import KServeClient
+from forerun.runtime.models.kserve import ServedModel
+from forerun.runtime.models.port import Deadlines, ModelPort
+
+
+class HttpServer:
+    """Serves an application as a part of a process.
+
+    Args:
+        application: What is served.
+        address: `host:port`; port 0 takes a free one.
+    """
+
+    def __init__(self, application: Starlette, address: str) -> None:
+        self._asked = address
+        config = uvicorn.Config(application, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
+        self._server = _Quiet(config)
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens, once it is started."""
+        if self._socket is None:
+            return self._asked
+        host, port = self._socket.getsockname()[:2]
+        return f"{host}:{port}"
+
+    async def start(self) -> None:
+        """Begins to listen.
+
+        Raises:
+            FailedPrecondition: The address is taken.
+        """
+        host, _, port = self._asked.rpartition(":")
+        try:
+            self._socket = socket.create_server((host or "127.0.0.1", int(port)))
+        except OSError as error:
+            raise FailedPrecondition(
+                ErrorReason.SETTING_INVALID,
+                f"cannot listen on {self._asked!r}; set http_address to host:port of a free port",
+                metadata={"setting": "http_address"},
+            ) from error
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Lets running answers end, then hangs up."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._serving
+        if self._socket is not None:
+            self._socket.close()
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves the signals to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Captures none."""
+        yield
+
+
+def build(settings: GatewaySettings, *, clock: Clock | None = None, ids: Ids | None = None) -> App:
+    """Wires the service; what is given is used instead of the real thing."""
+    return assemble(settings, clock=clock, ids=ids)[0]
+
+
+def assemble(
+    settings: GatewaySettings, *, clock: Clock | None = None, ids: Ids | None = None
+) -> tuple[App, HttpServer]:
+    """The process and its door."""
+    chassis = make_chassis(settings, clock=clock, ids=ids)
+    clients = {one.name: KServeClient(one.address) for one in settings.models}
+
+    def bind(name: str, caller: Caller, agent: str, options: Mapping[str, Any]) -> ModelPort:
+        return ServedModel(name, clients[name], tenant=caller.tenant, agent=agent, options=options)
+
+    gateway = Gateway(
+        list(clients),
+        bind,
+        chassis.authenticator,
+        deadlines=Deadlines(
+            first_token=settings.first_token_seconds,
+            between_tokens=settings.between_tokens_seconds,
+            total=settings.total_seconds,
+        ),
+        max_body_bytes=settings.max_body_bytes,
+        clock=chassis.clock,
+        ids=chassis.ids,
+    )
+
+    async def close(_: float) -> None:
+        for client in clients.values():
+            await client.close()
+
+    server = HttpServer(gateway.application(), settings.http_address)
+    parts = [
+        *chassis_parts(chassis, settings),
+        Part("models", Callbacks(stop=close), stop_seconds=2.0),
+        Part("http", server, stop_seconds=None),
+    ]
+    app = App(service="gateway", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)
+    return app, server

@@ -1,0 +1,193 @@
+"""HTTP in, model port out: `/v1/models` and `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from forerun.gateway.chat import ChatBody, Completion, read_body
+from forerun.runtime.auth import Authenticator, Caller
+from forerun.runtime.clock import Clock
+from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument, NotFound
+from forerun.runtime.ids import Ids
+from forerun.runtime.models.errors import ModelError
+from forerun.runtime.models.port import Deadlines, Finished, ModelEvent, ModelPort
+
+Bind = Callable[[str, Caller, str, Mapping[str, Any]], ModelPort]
+"""The model of a name for a caller and an agent, with further options."""
+
+_STATUS: Final[Mapping[grpc.StatusCode, int]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_CLIENT_LEFT: Final = 499
+_AGENT_HEADER: Final = "x-forerun-agent"
+_Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class Gateway:
+    """The endpoint.
+
+    Args:
+        names: Models that it offers.
+        bind: See `Bind`.
+        authenticator: Decides on callers. A tenant's outputs draft for this tenant only.
+        deadlines: Of every answer.
+        max_body_bytes: Of a request.
+        clock: Dates completions.
+        ids: Names them.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        bind: Bind,
+        authenticator: Authenticator,
+        *,
+        deadlines: Deadlines,
+        max_body_bytes: int,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self._names = tuple(names)
+        self._bind = bind
+        self._authenticator = authenticator
+        self._deadlines = deadlines
+        self._max_body_bytes = max_body_bytes
+        self._clock = clock
+        self._ids = ids
+
+    def application(self) -> Starlette:
+        """The HTTP application."""
+        routes = [
+            Route("/v1/models", _answering(self._models), methods=["GET"]),
+            Route("/v1/chat/completions", _answering(self._complete), methods=["POST"]),
+        ]
+        return Starlette(routes=routes)
+
+    async def _models(self, request: Request) -> Response:
+        self._caller(request)
+        data = [{"id": one, "object": "model", "created": 0, "owned_by": "forerun"} for one in self._names]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def _complete(self, request: Request) -> Response:
+        caller = self._caller(request)
+        body = read_body(await self._content(request))
+        if body.model not in self._names:
+            offered = ", ".join(self._names) or "none"
+            raise NotFound(ErrorReason.MODEL_NOT_FOUND, f"there is no model {body.model!r} here; offered: {offered}")
+        agent = request.headers.get(_AGENT_HEADER, "")
+        port = self._bind(body.model, caller, agent, body.options())
+        completion = Completion(f"chatcmpl-{self._ids.uuid7()}", body.model, int(self._clock.now()))
+        events = port.generate(body.request(), self._deadlines)
+        if body.stream:
+            return await self._streamed(events, completion, body)
+        return await _or_left(request, self._whole(events, completion))
+
+    async def _whole(self, events: AsyncGenerator[ModelEvent, None], completion: Completion) -> Response:
+        async with aclosing(events):
+            async for event in events:
+                completion.add(event)
+        return JSONResponse(completion.whole())
+
+    async def _streamed(
+        self, events: AsyncGenerator[ModelEvent, None], completion: Completion, body: ChatBody
+    ) -> Response:
+        # The first event is waited for, so that what is refused has a status and not a broken stream.
+        first = await anext(events)
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return StreamingResponse(_lines(first, events, completion, usage=usage), media_type="text/event-stream")
+
+    def _caller(self, request: Request) -> Caller:
+        header = request.headers.get("authorization")
+        return self._authenticator.caller([] if header is None else [("authorization", header)])
+
+    async def _content(self, request: Request) -> bytes:
+        content = bytearray()
+        async for part in request.stream():
+            content += part
+            if len(content) > self._max_body_bytes:
+                raise InvalidArgument(
+                    ErrorReason.MESSAGE_TOO_LARGE,
+                    f"a body of more than {self._max_body_bytes} bytes (max_body_bytes of the gateway)",
+                )
+        return bytes(content)
+
+
+async def _lines(
+    first: ModelEvent, events: AsyncGenerator[ModelEvent, None], completion: Completion, *, usage: bool
+) -> AsyncGenerator[str, None]:
+    """Server-sent events. Ends the request where the client has left: closing this generator closes the port's."""
+    async with aclosing(events):
+        try:
+            event: ModelEvent | None = first
+            while event is not None:
+                yield _line(completion.chunk(event))
+                if isinstance(event, Finished) and usage:
+                    yield _line(completion.usage_chunk(event))
+                event = await anext(events, None)
+        except ModelError as error:
+            yield _line(_error(error.error))
+            return
+    yield "data: [DONE]\n\n"
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+async def _or_left(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The response, or an end of the work at once where the client hangs up before it is there."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(left())
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return Response(status_code=_CLIENT_LEFT)
+        return working.result()
+    finally:
+        for one in (working, leaving):
+            one.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+def _answering(handler: _Handler) -> _Handler:
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except ModelError as error:
+            return _failure(error.error)
+        except ForerunError as error:
+            return _failure(error)
+
+    return answer
+
+
+def _failure(error: ForerunError) -> Response:
+    retry = error.retry_after_seconds
+    headers = {} if retry is None else {"retry-after": f"{retry:.0f}"}
+    return JSONResponse(_error(error), status_code=_STATUS.get(error.code, 500), headers=headers)
+
+
+def _error(error: ForerunError) -> dict[str, Any]:
+    status = _STATUS.get(error.code, 500)
+    kind = "invalid_request_error" if status in (400, 404) else "server_error" if status >= 500 else "request_error"
+    return {"error": {"message": error.message, "type": kind, "code": error.reason.value, "param": None}}

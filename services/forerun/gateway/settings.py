@@ -1,0 +1,37 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from forerun.runtime.settings import ServiceSettings, service_config
+
+
+class ServedModelSettings(BaseModel):
+    """A model that the gateway offers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=256)
+    """What clients ask for."""
+    address: str = Field(pattern=r"^[^\s:]+:\d{1,5}$")
+    """`host:port` of its Triton server's gRPC endpoint."""
+
+
+class GatewaySettings(ServiceSettings):
+    """The OpenAI-compatible endpoint in front of served models."""
+
+    model_config = service_config("gateway")
+
+    http_address: str = Field(default="127.0.0.1:8080", pattern=r"^[^\s:]*:\d{1,5}$")
+    """`host:port` that agents use as the base of their OpenAI client, with `/v1`. Port 0 takes a free one."""
+    models: tuple[ServedModelSettings, ...] = Field(default=(), max_length=64)
+    """What it offers, as JSON."""
+    first_token_seconds: float = Field(default=60.0, gt=0, le=3_600)
+    """Until the first token, queueing at the model included. Then the request fails."""
+    between_tokens_seconds: float = Field(default=30.0, gt=0, le=3_600)
+    """Between two tokens; a model that falls silent is given up."""
+    total_seconds: float = Field(default=600.0, gt=0, le=86_400)
+    """Of a whole answer."""
+    max_body_bytes: int = Field(default=8_388_608, ge=1_024, le=67_108_864)
+    """Of a request. Conversations of agents are long, and no longer than this."""

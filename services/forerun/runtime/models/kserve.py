@@ -1,0 +1,177 @@
+"""A model on NVIDIA Triton behind the model port: the coupled pair of `gpu-serving`, over KServe v2 gRPC."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from forerun.core.race_replicas import Fault
+from forerun.core.tokens import Usage
+from forerun.runtime.errors import (
+    DeadlineExceeded,
+    ErrorReason,
+    ForerunError,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
+from forerun.runtime.kserve import Inference, KServeClient, StreamBounds, Tensor
+from forerun.runtime.models.errors import ModelError, broken, not_understood, too_slow
+from forerun.runtime.models.hermes import HermesCalls
+from forerun.runtime.models.port import Deadlines, Finished, FinishReason, Message, ModelEvent, ModelRequest, TextDelta
+
+LOOP: Final = "speculative"
+CHAT: Final = "chat"
+
+_FINISH: Final[Mapping[str, FinishReason]] = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+class ServedModel:
+    """One served model, with drafts that its history of this tenant and agent gives.
+
+    Args:
+        name: What callers call it.
+        client: Of its server.
+        tenant: On whose behalf it is asked; empty keeps no history.
+        agent: Of the tenant.
+        options: Further options of the loop (docs/serving.md), for every request.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: KServeClient,
+        *,
+        tenant: str = "",
+        agent: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._client = client
+        self._options = {**(options or {}), "tenant": tenant, "agent": agent}
+
+    async def close(self) -> None:
+        """Closes the connection to its server."""
+        await self._client.close()
+
+    async def generate(self, request: ModelRequest, deadlines: Deadlines) -> AsyncGenerator[ModelEvent, None]:
+        """Sends a request; deltas as they come, `Finished` at the end.
+
+        Raises:
+            ModelError: It failed, is refused, or took too long.
+        """
+        if request.continues:
+            raise _refused(self.name, "it cannot go on with a message of the assistant")
+        try:
+            prompt = await self._prompt(request, deadlines)
+            bounds = StreamBounds(
+                first_seconds=deadlines.first_token,
+                idle_seconds=deadlines.between_tokens,
+                total_seconds=deadlines.total,
+            )
+            calls = HermesCalls() if request.tools else None
+            asked = Inference(
+                model=LOOP,
+                inputs=[prompt, Tensor("OPTIONS", "BYTES", [json.dumps(self._asked(request)).encode()])],
+            )
+            async with aclosing(self._client.stream(asked, bounds)) as responses:
+                async for response in responses:
+                    for event in self._events(_event(self.name, response.tensors), calls):
+                        yield event
+        except ForerunError as error:
+            raise _model_error(self.name, error, deadlines) from error
+
+    async def _prompt(self, request: ModelRequest, deadlines: Deadlines) -> Tensor:
+        conversation = {
+            "messages": [_message(one) for one in request.messages],
+            "tools": json.loads(request.tools) if request.tools else [],
+        }
+        asked = Inference(model=CHAT, inputs=[Tensor("REQUEST", "BYTES", [json.dumps(conversation).encode()])])
+        found = await self._client.infer(asked, seconds=deadlines.first_token)
+        return Tensor("PROMPT", "INT32", found.tensors["TOKENS"].values)
+
+    def _asked(self, request: ModelRequest) -> dict[str, Any]:
+        options: dict[str, Any] = {**self._options, "stop": list(request.stop)}
+        # Without a temperature a provider samples the model as it is.
+        options["temperature"] = 1.0 if request.temperature is None else request.temperature
+        for name, value in (
+            ("top_p", request.top_p),
+            ("max_tokens", request.max_output_tokens),
+            ("seed", request.seed),
+        ):
+            if value is not None:
+                options[name] = value
+        return options
+
+    def _events(self, event: Mapping[str, Any], calls: HermesCalls | None) -> list[ModelEvent]:
+        text, finish = str(event["text"]), event.get("finish")
+        found: list[ModelEvent] = []
+        if calls is None:
+            found += [TextDelta(text)] if text else []
+        else:
+            found += calls.feed(text)
+            found += calls.end() if finish else []
+        if finish:
+            usage = event["usage"]
+            called = calls is not None and calls.count > 0
+            reason = FinishReason.TOOL_CALLS if called else _FINISH[finish]
+            found.append(Finished(reason, Usage(int(usage["prompt"]), int(usage["generated"])), self.name))
+        return found
+
+
+def _message(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"type": "function", "id": one.id, "function": {"name": one.name, "arguments": _arguments(one.arguments)}}
+            for one in message.tool_calls
+        ]
+    if message.tool_call_id:
+        found["tool_call_id"] = message.tool_call_id
+    return found
+
+
+def _arguments(text: str) -> Any:
+    """Templates write arguments as JSON themselves; what is none stays the text that it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _event(name: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    try:
+        (content,) = tensors["EVENT"].values
+        event = json.loads(content if isinstance(content, bytes) else b"")
+    except (KeyError, ValueError) as error:
+        raise not_understood(name, "an event that is none of the loop's") from error
+    found: Mapping[str, Any] = event
+    return found
+
+
+def _refused(name: str, why: str) -> ModelError:
+    error = InvalidArgument(ErrorReason.MODEL_REFUSED, f"the model {name} refused: {why}", metadata={"provider": name})
+    return ModelError(error, Fault.REFUSED)
+
+
+def _model_error(name: str, error: ForerunError, deadlines: Deadlines) -> ModelError:
+    if isinstance(error, DeadlineExceeded):
+        which = {"idle_seconds": "between_tokens", "total_seconds": "total"}.get(
+            error.metadata.get("bound", ""), "first_token"
+        )
+        return too_slow(name, which, getattr(deadlines, which))
+    if isinstance(error, InvalidArgument):
+        return _refused(name, error.message.rpartition("refused: ")[2])
+    if isinstance(error, ResourceExhausted):
+        full = ResourceExhausted(
+            ErrorReason.QUEUE_FULL, f"the queue of the model {name} is full", metadata={"provider": name}
+        )
+        return ModelError(full, Fault.BUSY)
+    if isinstance(error, Unavailable) and error.reason is ErrorReason.PEER_UNAVAILABLE:
+        away = Unavailable(
+            ErrorReason.MODEL_UNAVAILABLE, f"the model {name} does not answer", metadata={"provider": name}
+        )
+        return ModelError(away, Fault.BROKEN)
+    return broken(name, "failed")
