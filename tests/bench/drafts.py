@@ -1,17 +1,16 @@
 """Tokens per verification pass on recorded messages, of drafts that cost no model.
 
-    python -m tests.bench.drafts [--data DIR] [--tokens N] [--sets NAME...] [--weights]
+    python -m tests.bench.drafts [--data DIR] [--tokens N] [--sets NAME...]
 
 Recorded messages are taken for the target's output. Each fold of tasks is scored with a history of the other folds'
 outputs; the weights of the evidence start from nothing that was learned, warm up on a sample of the last fold, and then
-learn on from fold to fold, each time after the pass that is counted. Text and calls are counted apart by where a pass
+learn on from fold to fold, always after the pass that is counted. Text and calls are counted apart by where a pass
 begins. Prompt look-up and SuffixDecoding run on the same messages.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -32,8 +31,10 @@ from tests.bench.drafts_ramp import MACHINES, ramp, steady
 from tests.bench.results import REPOSITORY, RESULTS, Row, write
 
 _OURS: Final = 2 * len(DEPTHS)
+_TAUGHT: Final = 2  # the chain with 15 drafted tokens: its weights are shown
+_CONTEXT_TOKENS: Final = 700_000  # of the runs of a set that are scored; all others are history only
 _SECONDS: Final = 540.0
-_WARM_UP_SHARE: Final = 0.4  # of the tokens that a fold is scored on
+_WARM_UP_SHARE: Final = 0.5  # of the tokens that a fold is scored on
 _RAMP_RATES: Final = (0.3, 0.6, 0.8)
 _GOALS: Final = {  # shared targets: at most 7 and at most 15 drafted
     "tau2": (2.4, 2.7),
@@ -52,28 +53,35 @@ def score_set(name: str, runs: Sequence[Run], tokens: Tokens, wanted: int, until
         name: Of the set.
         runs: Its runs.
         tokens: The tokenizer.
-        wanted: Output tokens to be scored; messages are drawn at random.
-        until: Monotonic time after which no further fold begins.
+        wanted: Output tokens to be scored; messages are drawn at random from runs that are drawn at random.
+        until: Monotonic time after which no further run begins.
     """
-    total = sum(len(one.text) + len(one.calls) + 1 for run in runs for one in run.events if isinstance(one, Message))
-    share = min(1.0, wanted / total)
+    chance = random.Random(0)
+    kept = _CONTEXT_TOKENS / max(1, sum(run.context for run in runs))
+    scored = [run for run in runs if chance.random() < kept]
+    share = min(1.0, wanted / max(1, sum(run.output for run in scored)))
+    pasts = [Past([run for run in runs if run.fold != fold], tokens) for fold in range(FOLDS)]
     learned = [EvidenceWeights(UNTAUGHT) for _ in range(_OURS)]
+    last = FOLDS - 1
+    ours = [one for one in contestants(pasts[last], learned) if one.name.startswith("Forerun")]
+    began = time.monotonic()
+    slices = (until - began) / (FOLDS + _WARM_UP_SHARE)
+    warmed = began + _WARM_UP_SHARE * slices
+    of_last = [run for run in scored if run.fold == last]
+    measure(of_last, _WARM_UP_SHARE * share, tokens, ours, seed=FOLDS, until=warmed)
     results: list[list[Passes]] = []
-    labels: list[tuple[str, int]] = []
-    for fold in (FOLDS - 1, *range(FOLDS)):
-        warm_up = not labels
-        if not warm_up and results and time.monotonic() > until:
-            break
-        past = Past([run for run in runs if run.fold != fold], tokens)
-        contenders = contestants(past, learned)
-        labels = [(one.name, one.depth) for one in contenders]
-        if warm_up:
-            contenders = [one for one in contenders if one.name.startswith("Forerun")]
-        scored = [run for run in runs if run.fold == fold]
-        found = measure(scored, share * (_WARM_UP_SHARE * FOLDS if warm_up else 1.0), tokens, contenders, seed=fold)
-        if not warm_up:
-            results.append(found)
-    return [_row(name, label, [one[at] for one in results]) for at, label in enumerate(labels)]
+    for fold in range(FOLDS):
+        contenders = contestants(pasts[fold], learned)
+        of_fold = [run for run in scored if run.fold == fold]
+        end = warmed + (fold + 1) * slices
+        results.append(measure(of_fold, share, tokens, contenders, seed=fold, until=end))
+    labels = [(one.name, one.depth) for one in contestants(pasts[0], learned)]
+    rows = [_row(name, label, [one[at] for one in results]) for at, label in enumerate(labels)]
+    logs = learned[_TAUGHT].as_json()["logs"]
+    return [
+        *rows,
+        Row(name=f"{name}, weights", value=None, unit="log", n=len(results), more={"set": name, "logs": logs}),
+    ]
 
 
 def _row(name: str, label: tuple[str, int], folds: Sequence[Passes]) -> Row:
@@ -206,20 +214,6 @@ def _figure(row: Row) -> str:
     return f"{of(row.value)} ({of(row.more['text'])} / {of(row.more['calls'])})"
 
 
-def fit_weights(sets: Sequence[Sequence[Run]], tokens: Tokens, wanted: int) -> EvidenceWeights:
-    """Weights learned on all sets in turn: what `evidence.PRIOR` is made from."""
-    weights = EvidenceWeights(UNTAUGHT)
-    for fold in range(FOLDS):
-        for runs in sets:
-            past = Past([run for run in runs if run.fold != fold], tokens)
-            ours = [one for one in contestants(past, [weights] * _OURS) if one.name == "Forerun" and one.depth == 15]
-            total = sum(
-                len(one.text) + len(one.calls) for run in runs for one in run.events if isinstance(one, Message)
-            )
-            measure([run for run in runs if run.fold == fold], min(1.0, wanted / total), tokens, ours, seed=fold)
-    return weights
-
-
 def main() -> int:
     """Measures, prints and writes build/bench/drafts.json; 2 where the recorded runs are absent."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.drafts", description=__doc__)
@@ -227,17 +221,12 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=30_000, help="output tokens of each set that are scored")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--weights", action="store_true", help="print weights learned on all sets, and measure nothing")
     options = parser.parse_args()
     if not (options.data / "traces").is_dir():
         print(f"drafts: no recorded runs in {options.data}: name their folder with --data", file=sys.stderr)
         return 2
     console, began = Console(), time.monotonic()
     tokens = Tokens.load()
-    if options.weights:
-        found = fit_weights([load(options.data, name, tokens) for name in options.sets], tokens, options.tokens)
-        print(json.dumps(found.as_json()))
-        return 0
     rows = random_target(tokens)
     for number, name in enumerate(options.sets):
         runs = load(options.data, name, tokens)

@@ -27,7 +27,7 @@ SETS: Final = {
     "coding": "coding_real_sessions",
     "SWE": "swebench_agents",
 }
-FOLDS: Final = 4
+FOLDS: Final = 3
 _FETCH: Final = REPOSITORY / "scripts" / "models" / "fetch"
 _CALL_WORDS: Final = ("<tool_call>", "</tool_call>")
 
@@ -58,6 +58,16 @@ class Run:
     task: str
     agent: str
     events: Sequence[Sequence[int] | Message]
+
+    @property
+    def context(self) -> int:
+        """Tokens that were given to the model."""
+        return sum(len(event) for event in self.events if not isinstance(event, Message))
+
+    @property
+    def output(self) -> int:
+        """Tokens that it put out, ends of messages not counted."""
+        return sum(len(event.text) + len(event.calls) for event in self.events if isinstance(event, Message))
 
     @property
     def fold(self) -> int:

@@ -9,11 +9,12 @@ from typing import Final
 SEPARATOR: Final = 0x7FFFFFF0
 """Stands between texts that do not follow each other. No vocabulary has so many tokens."""
 
-LONGEST_MATCH: Final = 32
+LONGEST_MATCH: Final = 24
 """Tokens of equal context that are counted. A longer match says nothing more."""
 
 _PAIR_SCAN: Final = 32
 _SINGLE_SCAN: Final = 12
+_BLOCK: Final = 14
 _STRONG_MATCH: Final = 4
 _SHIFT: Final = 31
 
@@ -85,11 +86,15 @@ class ContextIndex:
             return
         tokens, last, before = self.tokens, tail[size - 1], tail[size - 2]
         longest = 0
+        # Long matches are compared in blocks first: most of the time goes into them where a text repeats itself.
+        block = tail[size - 2 - _BLOCK : size - 2] if size >= 2 + _BLOCK else None
         position, links = self._last_pair.get(before << _SHIFT | last, -1), self._previous_pair
         for _ in range(_PAIR_SCAN):
             if position < 0:
                 break
             match, most = 2, min(LONGEST_MATCH, position, size)
+            if block is not None and tokens[max(0, position - 2 - _BLOCK) : position - 2] == block:
+                match += _BLOCK
             while match < most and tokens[position - match - 1] == tail[size - match - 1]:
                 match += 1
             found.append((kind, match, position, tokens))

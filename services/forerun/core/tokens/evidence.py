@@ -32,7 +32,7 @@ class Evidence(IntEnum):
 
 _BOUNDS: Final = (1, 2, 3, 4, 5, 6, 7, 9, 12, 16, 24)  # first length of each bin
 _BINS: Final = len(_BOUNDS)
-_MATCHES: Final = LONGEST_MATCH + 32  # a draft goes on from a place that matched, so matches grow by its length
+_MATCHES: Final = LONGEST_MATCH + 64  # a draft goes on from a place that matched, so matches grow by its length
 _BIN_OF: Final = [max(0, sum(bound <= match for bound in _BOUNDS) - 1) for match in range(_MATCHES)]
 _STEP_SAMPLES: Final = 128
 _STEADY: Final = 4.0  # keeps weights steady that few samples speak about
