@@ -67,6 +67,8 @@ class Installation:
             "--set=image.repository=localhost/forerun", "--set=sandboxImage.repository=localhost/forerun-sandbox",
             "--set=orchestrator.replicas=2", "--set=orchestrator.service.type=NodePort",
             f"--set=orchestrator.service.nodePort={NODE_PORT}", "--set=demo.enabled=true",
+            # As the demo's own platform has them: so many that no authoritative call waits.
+            "--set=sandbox.settings.authoritative_slots=40", "--set=sandbox.settings.speculative_slots=16",
             f"--set=tls.names={{{NODE_ADDRESS}}}",
             # The API server is at the node's address here: tools reach the metadata service no more than it.
             f"--set=networkPolicies.blocked={{169.254.0.0/16,{NODE_ADDRESS}/32}}", *options,
