@@ -39,7 +39,7 @@ class Metrics:
         self.registry = _Registry()
         ProcessCollector(registry=self.registry)  # reads /proc when it is asked, not before
         self._families: dict[Metric, _Family] = {
-            metric: _Family(metric, self.registry)
+            metric: _Family(metric, self.registry, self._welcome)
             for metric in METRICS
             if service is None or service in metric.services or metric.services == metrics_table.ALL_SERVICES
         }
@@ -72,6 +72,15 @@ class Metrics:
         """The present value of a counter or gauge, or the number of measurements of a histogram; for `top`, tests."""
         suffix = "_count" if metric.kind is Kind.HISTOGRAM else ""
         return self.registry.get_sample_value(metric.name + suffix, labels) or 0.0
+
+    def _welcome(self, label: Label, value: str) -> None:
+        """A value of a bounded label was seen for the first time: everything that has the label starts at 0 for it.
+
+        Else a tool's first speculation, which comes long after its first call, would make its series, and no rate of it
+        would show that one.
+        """
+        for family in self._families.values():
+            family.welcome(label, value)
 
     def _family(self, metric: Metric) -> _Family:
         try:
@@ -116,11 +125,12 @@ class _Registry(CollectorRegistry):
 class _Family:
     """One metric with its children, the guard of its labels, and the zeros from which its counters start."""
 
-    __slots__ = ("_bounded", "_children", "_instrument", "_metric", "_names", "_registry", "_seen")
+    __slots__ = ("_announce", "_bounded", "_children", "_instrument", "_metric", "_names", "_registry", "_seen")
 
-    def __init__(self, metric: Metric, registry: _Registry) -> None:
+    def __init__(self, metric: Metric, registry: _Registry, announce: Callable[[Label, str], None]) -> None:
         self._registry = registry
         self._metric = metric
+        self._announce = announce
         self._names = tuple(label.name for label in metric.labels)
         self._instrument = _instrument(metric, registry)
         self._children: dict[tuple[str, ...], _Instrument] = {}
@@ -155,7 +165,17 @@ class _Family:
         if len(seen) >= label.bound:
             return OTHER
         seen.add(value)
+        self._announce(label, value)
         return value
+
+    def welcome(self, label: Label, value: str) -> None:
+        """Takes a value that another metric was given, where it is this one's only label without a closed set."""
+        seen = self._seen.get(label.name)
+        if seen is None or len(self._seen) > 1 or label not in self._metric.labels or value in seen:
+            return
+        if len(seen) < label.bound:
+            seen.add(value)
+            self._expose({label.name: value})
 
     def _expose(self, bounded: dict[str, str]) -> None:
         """Makes the series of all closed label values for some values of the bounded labels, so that rates work."""

@@ -67,6 +67,19 @@ def test_who_asks_for_one_name_only_gets_its_zeros_too() -> None:
     assert [values[name] for name in names] == [1, 0, 0]
 
 
+def test_a_tool_that_one_metric_knows_starts_at_zero_in_all_others() -> None:
+    metrics = Metrics("orchestrator")
+    metrics.add(m.AUTHORITATIVE_CALLS, tool="search", served="direct")
+    value = metrics.registry.get_sample_value(
+        m.SPECULATIONS.name, {"kind": "tool", "tool": "search", "outcome": "miss"}
+    )
+    assert value == 0.0
+    for number in range(m.TOOL.bound * 2):
+        metrics.add(m.AUTHORITATIVE_CALLS, tool=f"tool-{number}", served="direct")
+    family = next(one for one in metrics.registry.collect() if one.name == "forerun_speculable_calls")
+    assert len({sample.labels["tool"] for sample in family.samples}) == m.TOOL.bound + 1
+
+
 def test_labels_stay_within_their_sets_and_bounds() -> None:
     metrics = Metrics("orchestrator")
     for number in range(300):
