@@ -67,6 +67,7 @@ SERVICES: Final = (
     Command("verifier", "forerun.verifier.__main__", "certifies speculations, audits committed ones"),
     Command("snapshots", "forerun.snapshots.__main__", "keeps versioned state"),
     Command("sandbox", "forerun.sandbox.__main__", "runs tools"),
+    Command("gateway", "forerun.gateway.__main__", "serves models to clients of OpenAI"),
     Command("operator", "forerun.operator.__main__", "on Kubernetes: publishes policies, sizes pools"),
 )
 

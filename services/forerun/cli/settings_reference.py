@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from forerun.gateway.settings import GatewaySettings
 from forerun.operator.settings import OperatorSettings
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.predictor.settings import PredictorSettings
@@ -12,7 +13,15 @@ from forerun.sandbox.settings import SandboxSettings
 from forerun.snapshots.settings import SnapshotsSettings
 from forerun.verifier.settings import VerifierSettings
 
-ALL = (OrchestratorSettings, PredictorSettings, VerifierSettings, SnapshotsSettings, SandboxSettings, OperatorSettings)
+ALL = (
+    OrchestratorSettings,
+    PredictorSettings,
+    VerifierSettings,
+    SnapshotsSettings,
+    SandboxSettings,
+    OperatorSettings,
+    GatewaySettings,
+)
 
 if __name__ == "__main__":
     sys.stdout.write(settings_reference(ALL))

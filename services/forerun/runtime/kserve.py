@@ -252,7 +252,7 @@ class KServeClient:
             raise _typed(error, "") from error
         return [ModelState(one.name, one.version, one.state, one.reason) for one in found.models]
 
-    async def load(self, model: str, *, seconds: float = 120.0) -> None:
+    async def load(self, model: str, *, seconds: float = 300.0) -> None:
         """Loads a model, or what changed of it. An error leaves the versions that served before.
 
         Raises:
