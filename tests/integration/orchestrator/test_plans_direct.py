@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
+import grpc.aio
 import httpx
 import pytest
 
@@ -177,6 +179,71 @@ def test_what_the_platform_could_still_finish_is_not_run_again(stage: Any) -> No
         assert asked(s, "set") == [("set", 2)]
         assert [one.status for one in result.tasks] == [TaskStatus.OK] * 2
         assert json.loads(result["last"].content)["id"] == 3
+
+    stage(play)
+
+
+def test_a_write_that_waited_for_the_end_of_its_plan_has_certainly_not_begun(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        loop = asyncio.get_running_loop()
+        async with client_with_a_way_around(s) as client, client.session("a") as session:
+            await asyncio.sleep(1.0)
+            async with session.plan(reads_first=True) as plan:
+                await plan.add(PlanTask("read", "get", {"id": 1}), PlanTask("write", "sell", {"id": 2}))
+                await asyncio.sleep(0.5)
+                await s.platform.stop_service("orchestrator", 0.2)
+                await asyncio.sleep(AWAY)
+                began = loop.time()
+                result = await plan.finish()
+        assert [one.status for one in result.tasks] == [TaskStatus.OK] * 2
+        assert loop.time() - began < 10.0, "nobody had to be waited for"
+        assert asked(s, "sell") == [("sell", 2)]
+
+    stage(play)
+
+
+class Deaf:
+    """The service, of which nothing is heard until the way to it is lost."""
+
+    def __init__(self, stub: Any, lost: asyncio.Event) -> None:
+        self._stub = stub
+        self._lost = lost
+
+    def RunPlan(self, **more: Any) -> Any:  # noqa: N802
+        call = self._stub.RunPlan(**more)
+
+        async def nothing() -> Any:
+            await self._lost.wait()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+        call.read = nothing
+        return call
+
+
+def test_a_write_that_the_platform_began_with_other_arguments_is_not_run_with_new_ones(stage: Any) -> None:
+    """What the write takes from a read was heard by the platform only, and has changed since."""
+
+    async def play(s: Stage) -> None:
+        lost = asyncio.Event()
+        async with client_with_a_way_around(s) as client, client.session("a") as session:
+            await asyncio.sleep(1.0)
+            plan = session.plan()
+            stub = plan._stub
+            plan._stub = lambda: Deaf(stub(), lost)  # type: ignore[assignment,return-value]
+            async with plan:
+                await plan.add(PlanTask("read", "get", {"id": 1}), PlanTask("write", "set", {"id": "$read.value"}))
+                await asyncio.sleep(1.5)
+                assert asked(s, "set") == [("set", 0)]
+                s.world.values["False/1"] = 5
+                await s.platform.stop_service("orchestrator", 0.2)
+                lost.set()
+                await asyncio.sleep(5.0)
+                await s.platform.start_service("orchestrator")
+                async with asyncio.timeout(60):
+                    result = await plan.finish()
+        assert value_of(result["read"].content) == 5
+        assert result["write"].status is TaskStatus.OUTCOME_UNKNOWN
+        assert asked(s, "set") == [("set", 0)]
 
     stage(play)
 
