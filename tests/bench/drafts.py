@@ -11,6 +11,7 @@ begins. Prompt look-up and SuffixDecoding run on the same messages.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -117,7 +118,7 @@ def _row(name: str, label: tuple[str, int], folds: Sequence[Passes]) -> Row:
     )
 
 
-def random_target(tokens: Tokens, seed: int = 1) -> list[Row]:
+def random_target(tokens: Tokens, *, wanted: int = 10_000, seed: int = 1) -> list[Row]:
     """A target whose tokens nobody can know gives exactly one token per pass, or something of the future leaked."""
     chance = random.Random(seed)
 
@@ -126,7 +127,7 @@ def random_target(tokens: Tokens, seed: int = 1) -> list[Row]:
 
     runs = [Run(f"task {number}", "random", [output(50), Message(output(80), output(80))] * 4) for number in range(24)]
     runs = [Run(run.task, run.agent, [_again(event, output) for event in run.events]) for run in runs]
-    return score_set("random", runs, tokens, 10_000, time.monotonic() + _SECONDS)
+    return score_set("random", runs, tokens, wanted, time.monotonic() + _SECONDS)
 
 
 def _again(event: Sequence[int] | Message, output: Any) -> Sequence[int] | Message:
@@ -217,7 +218,9 @@ def _figure(row: Row) -> str:
 def main() -> int:
     """Measures, prints and writes build/bench/drafts.json; 2 where the recorded runs are absent."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.drafts", description=__doc__)
-    parser.add_argument("--data", type=Path, default=REPOSITORY.parent / "shared" / "data")
+    # `make bench-drafts DATA=...` hands it on as a variable.
+    data = Path(os.environ.get("DATA") or REPOSITORY.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=data, help="folder with traces/")
     parser.add_argument("--tokens", type=int, default=30_000, help="output tokens of each set that are scored")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--out", type=Path, default=RESULTS)
