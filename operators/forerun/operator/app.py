@@ -12,6 +12,7 @@ from forerun.runtime.bus_connect import BusPart
 from forerun.runtime.chassis import Chassis, chassis_parts, make_chassis
 from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
+from forerun.runtime.tasks import Failure
 
 
 class _Room:
@@ -23,6 +24,7 @@ class _Room:
         self._bus = bus
         self._client = client
         self._operator: Operator | None = None
+        self.failed = Failure()
 
     async def start(self) -> None:
         """Begins to follow custom resources.
@@ -38,6 +40,7 @@ class _Room:
             metrics=chassis.metrics,
             clock=chassis.clock,
             ids=chassis.ids,
+            failed=self.failed,
         )
         await self._operator.start()
 
@@ -66,10 +69,17 @@ def build(
     """
     chassis = make_chassis(settings, clock=clock, ids=ids)
     bus_part = BusPart(settings, clock=chassis.clock, ids=chassis.ids, metrics=chassis.metrics, bus=bus)
+    room = _Room(settings, chassis, bus_part, client)
     parts = [
         *chassis_parts(chassis, settings),
         Part("bus", bus_part),
         Part("server", Served(chassis.network, "operator", settings.listen_address, [], services=[])),
-        Part("operator", _Room(settings, chassis, bus_part, client), stop_seconds=8.0),
+        Part("operator", room, stop_seconds=8.0),
     ]
-    return App(service="operator", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)
+    return App(
+        service="operator",
+        parts=parts,
+        metrics=chassis.metrics,
+        drain_seconds=settings.drain_seconds,
+        failed=room.failed,
+    )

@@ -8,7 +8,7 @@ from typing import Final
 
 from forerun.operator.crds.kinds import KINDS, POLICY, TOOL_SERVER, Kind
 from forerun.operator.engine.conditions import Reason, Status, Type, merged
-from forerun.operator.engine.publication import Key, Plan, Publisher, Verdict, object_key, unpublished
+from forerun.operator.engine.publication import Key, Plan, Publisher, Verdict, object_key, store_key, unpublished
 from forerun.operator.kubernetes.client import Object
 from forerun.operator.kubernetes.statuses import Event, Scribe
 from forerun.runtime import metrics_table as m
@@ -66,8 +66,9 @@ class Publishing:
     def deleted(self, kind: Kind, found: Object) -> None:
         """Remembers an object that is gone, so that it can be said of it what is left behind."""
         metadata = found["metadata"]
-        if len(self._gone) < _GONE:
-            self._gone[kind.plural, metadata["namespace"], metadata["name"]] = found
+        key = (kind.plural, metadata["namespace"], metadata["name"])
+        if store_key(key) in self._stored and len(self._gone) < _GONE:
+            self._gone[key] = found
 
     async def look(
         self,

@@ -24,7 +24,7 @@ from forerun.runtime.bus import Bus
 from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
 from forerun.runtime.metrics import Metrics
-from forerun.runtime.tasks import TaskScope
+from forerun.runtime.tasks import Failure, TaskScope
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -45,16 +45,18 @@ class Operator:
         metrics: Counts.
         clock: Tells the time.
         ids: Makes our identity and names of events.
+        failed: Told when something without which the operator is useless has ended.
     """
 
     def __init__(
-        self, settings: OperatorSettings, client: Client, bus: Bus, *, metrics: Metrics, clock: Clock, ids: Ids
-    ) -> None:
+        self, settings: OperatorSettings, client: Client, bus: Bus, *, metrics: Metrics, clock: Clock, ids: Ids,
+        failed: Failure,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._client = client
         self._metrics = metrics
         self._clock = clock
-        self._tasks = TaskScope("operator", metrics=metrics)
+        self._tasks = TaskScope("operator", metrics=metrics, failure=failed)
         self._dirty = asyncio.Event()
         self._lease_namespace = settings.lease_namespace or client.namespace
         self._election = Election(
@@ -79,6 +81,7 @@ class Operator:
         self._seen: dict[Kind, dict[Key, Object]] = {kind: {} for kind in KINDS}
         self._outdated: dict[Kind, tuple[str, ...]] | None = None
         self._lacking: tuple[Right, ...] = ()
+        self._unchecked = ""
 
     @property
     def leading(self) -> bool:
@@ -162,10 +165,16 @@ class Operator:
             try:
                 await self._check_definitions()
                 await self._check_rights()
+                self._unchecked = ""
             except ApiError as error:
                 self._metrics.add(m.API_FAILURES)
-                _LOG.warning("rights and definitions were not checked", extra={"fields": {"error.type": error.reason}})
-            await asyncio.sleep(_CHECK_SECONDS if self._outdated is not None else 1.0)
+                if error.reason != self._unchecked:
+                    self._unchecked = error.reason
+                    _LOG.warning(
+                        "rights and definitions cannot be checked; are the definitions installed?",
+                        extra={"fields": {"error.type": error.reason}},
+                    )
+            await asyncio.sleep(_CHECK_SECONDS if self._outdated is not None else _AGAIN_SECONDS)
 
     async def _check_definitions(self) -> None:
         outdated = missing_fields(await self._client.get(paths.OPENAPI))

@@ -70,6 +70,7 @@ class Sizing:
         self._loads = Loads()
         self._pools: dict[tuple[str, str], _Known] = {}
         self._subscriptions: list[Subscription] = []
+        self._swept = False
 
     async def start(self) -> None:
         """Listens to reports."""
@@ -85,6 +86,8 @@ class Sizing:
         """One look at every pool, the oldest first: it has its target, if two want the same."""
         self._loads.forget(self._clock.monotonic())
         alive = {_key(pool) for pool in pools}
+        if not self._swept:
+            await self._sweep({name for _, name in alive})
         for gone in [key for key in self._pools if key not in alive]:
             await self._forget(gone)
         targets: dict[tuple[str, str, str], str] = {}
@@ -130,6 +133,18 @@ class Sizing:
             _LOG.warning("a pool was not looked at", extra={"fields": {"error.type": error.reason}})
         except ForerunError as error:
             _LOG.warning("a capacity was not published", extra={"fields": {"error.type": error.reason}})
+
+    async def _sweep(self, alive: set[str]) -> None:
+        """Takes back what was decided for pools that went while no operator looked."""
+        store = self._bus.kv(CAPACITY)
+        try:
+            for name in await store.keys():
+                if name not in alive and self._may_write():
+                    await store.delete(name)
+        except ForerunError as error:
+            _LOG.warning("a capacity was not taken back", extra={"fields": {"error.type": error.reason}})
+            return
+        self._swept = True
 
     def _known(self, pool: Object) -> _Known:
         key, uid = _key(pool), str(pool["metadata"]["uid"])

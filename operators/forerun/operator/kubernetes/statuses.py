@@ -23,6 +23,7 @@ _WRITERS: Final = 8
 _AGAIN_SECONDS: Final = 5.0
 _EVENTS: Final = 256
 _NOTE_CHARS: Final = 1_000
+_REMEMBERED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Scribe:
             return False
         if self._told.get(key) == wished:
             return False  # written already; the object that would show it has not come by yet
+        if len(self._told) >= _REMEMBERED:
+            self._told.clear()  # at worst something is written twice
         self._told[key] = wished
         self._wishes[key] = (
             kind,
