@@ -43,12 +43,14 @@ def build_wheel(folder: Path, out: Path) -> dict[str, bytes]:
 def third_party_imports() -> dict[str, set[str]]:
     """Each third-party top-level package that our code imports, and the distributions it may come from."""
     graph = grimp.build_graph("forerun", include_external_packages=True, cache_dir=None)
-    ours = {name for name in graph.modules if name.startswith("forerun.") and ".assets." not in name}
+    # What runs inside the model server has an environment of its own (scripts/triton/requirements.in).
+    foreign = (".assets.", ".serving.backend.")
+    ours = {name for name in graph.modules if name.startswith("forerun.") and not any(part in name for part in foreign)}
     imported = {found.partition(".")[0] for name in ours for found in graph.find_modules_directly_imported_by(name)}
     providers = packages_distributions()
     return {
         name: {normalised(distribution) for distribution in providers.get(name, [])}
-        for name in imported - sys.stdlib_module_names - {"forerun", "harbour"}
+        for name in imported - sys.stdlib_module_names - {"forerun", "harbour", "kserve_v2"}
     }
 
 
@@ -96,7 +98,9 @@ def test_client_wheel_holds_client_and_contract_only(tmp_path: Path) -> None:
 def test_platform_wheel_holds_all_rooms_and_the_command(tmp_path: Path) -> None:
     files = build_wheel(REPOSITORY, tmp_path)
     packaged = {name for name in files if name.startswith("forerun/")}
-    assert packaged == sources("services/forerun", "protos/gen/forerun", "sdk/python/forerun", "operators/forerun")
+    rooms = ("services/forerun", "protos/gen/forerun", "sdk/python/forerun", "operators/forerun", "gpu-serving/forerun")
+    assert packaged == sources(*rooms)
+    assert "kserve_v2/inference_pb2.py" in files
     assert {f"forerun/{name.split('/')[1]}/py.typed" for name in packaged} <= packaged, "each room says it is typed"
     (entry_points,) = (data for name, data in files.items() if name.endswith("entry_points.txt"))
     assert b"forerun = forerun.cli.main:main" in entry_points
