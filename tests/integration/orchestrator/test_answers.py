@@ -75,13 +75,15 @@ def play(
     answers: dict[str, Any] | None = None,
     race: dict[str, Any] | None = None,
     continues: bool = False,
+    free_prompts: Sequence[int] = (),
     **model: Any,
 ) -> None:
     async def main() -> None:
         async with serving(*behaviours) as servers:
             providers = [
                 {
-                    "name": f"p{number}", "url": server.url, "inputPrice": MILLION, "outputPrice": MILLION,
+                    "name": f"p{number}", "url": server.url,
+                    "inputPrice": 0 if number in free_prompts else MILLION, "outputPrice": MILLION,
                     "maxOutputTokens": 20, "continues": continues, "secret": "key",
                 }
                 for number, server in enumerate(servers)
@@ -155,20 +157,26 @@ def test_a_single_answer_streams_and_has_one_line(tmp_path: Path) -> None:
 
 
 def test_a_straggler_is_raced_and_its_loser_is_billed_as_a_race(tmp_path: Path) -> None:
-    async def slow_once(exchange: Exchange) -> None:
-        if exchange.number == 25:
+    hangs = False
+
+    async def hangs_later(exchange: Exchange) -> None:
+        if hangs:
             await forever(exchange)
         await exchange.say("forty two", usage=(10, 2))
 
     async def test(stage: Stage) -> None:
+        nonlocal hangs
         for _ in range(25):
-            assert (await stage.ask()).races == 0
-        answer = await stage.ask()
+            await stage.ask()
         slow, fast = stage.servers
-        await slow.wait_for(lambda: len(slow.hang_ups) == 1)
-        assert (answer.text, answer.provider, answer.races, len(fast.asked)) == ("forty two", "p1", 1, 1)
-        assert (answer.cost, answer.cost_of_one) == (22.0, 12.0)
-        assert stage.counted(m.RACES, tool="m", winner="second") == 1.0
+        # On a loaded machine some of these may have been raced, too.
+        hung_up, asked, hangs = len(slow.hang_ups), len(fast.asked), True
+        answer = await stage.ask()
+        await slow.wait_for(lambda: len(slow.hang_ups) == hung_up + 1)
+        assert (answer.text, answer.provider, answer.races) == ("forty two", "p1", 1)
+        assert len(fast.asked) == asked + 1
+        assert (answer.cost, answer.cost_of_one) == (12.0, 2.0)
+        assert stage.counted(m.RACES, tool="m", winner="second") >= 1.0
         lines = await stage.lines(answer.id)
         check_books(answer, lines)
         kinds = Counter(line.kind for line in lines)
@@ -177,7 +185,7 @@ def test_a_straggler_is_raced_and_its_loser_is_billed_as_a_race(tmp_path: Path) 
         assert (beaten.provider, beaten.cost_money, beaten.tokens_estimated) == ("p0", 10.0, True)
         assert beaten.wasted_seconds == beaten.seconds > 0
 
-    play(test, tmp_path, slow_once, saying("forty two"), race={"mostExtra": 0.1})
+    play(test, tmp_path, hangs_later, saying("forty two"), race={"mostExtra": 1.0}, free_prompts=[1])
 
 
 def test_candidates_are_off_unless_the_policy_allows_them(tmp_path: Path) -> None:
@@ -411,6 +419,41 @@ def test_what_is_wrong_is_refused_by_its_name_and_nothing_is_sent(
         assert stage.servers[0].asked == []
 
     play(test, tmp_path, saying("one"), answers=ON)
+
+
+def test_another_policy_file_holds_for_the_next_request_and_what_runs_goes_on(tmp_path: Path) -> None:
+    going_on = asyncio.Event()
+
+    async def slow_first(exchange: Exchange) -> None:
+        if exchange.number == 0:
+            await going_on.wait()
+        await exchange.say("forty two", usage=(10, 2))
+
+    async def test(stage: Stage) -> None:
+        (server,) = stage.servers
+        under_way = asyncio.ensure_future(stage.ask())
+        await server.wait_for(lambda: len(server.asked) == 1)
+        file = tmp_path / "policy.yaml"
+        policy = json.loads(file.read_text())
+        policy["models"][0]["name"] = "another"
+        policy["models"][0]["providers"][0]["secret"] = ""
+        file.write_text(json.dumps(policy))
+        answer: ModelAnswer | None = None
+        async with asyncio.timeout(10):
+            while answer is None:
+                try:
+                    answer = await stage.client.answers("a").generate("another", QUESTION)
+                except InvalidRequest as error:
+                    assert error.reason == "MODEL_NOT_FOUND"
+                    await asyncio.sleep(0.05)  # the file is looked at four times a second
+        assert answer.text == "forty two"
+        assert "authorization" not in server.asked[-1].headers
+        with pytest.raises(InvalidRequest):
+            await stage.ask()
+        going_on.set()
+        assert (await under_way).text == "forty two"
+
+    play(test, tmp_path, slow_first)
 
 
 def test_unknown_models_and_too_much_text_are_refused(tmp_path: Path) -> None:

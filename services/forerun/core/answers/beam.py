@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from forerun.core.answers.model import PATIENCE, Decided, End, Generate, Price, Report, Score, Step, Stop, Terms
+from forerun.core.answers.model import Decided, End, Generate, Price, Report, Score, Step, Stop, Terms, patience
 from forerun.core.answers.spending import Spending
 
 _GENERATION, _SCORE = "generation", "score"
@@ -83,7 +83,7 @@ class Beam:
         """When `tick` is due: a beginning takes much longer than those of its step that are there."""
         running = [one.launched_at for one in self._level if one.busy and not one.stopping]
         alone = self._closed or self._finishing is not None or not running
-        return math.inf if alone else max(running) + PATIENCE * self._longest
+        return math.inf if alone else max(running) + patience(self._longest)
 
     def tick(self, now: float) -> list[Step]:
         """Time has passed: what is still not there is left out of its step."""

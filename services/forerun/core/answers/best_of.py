@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from forerun.core.answers.model import PATIENCE, Decided, End, Generate, Price, Report, Score, Step, Stop, Terms
+from forerun.core.answers.model import Decided, End, Generate, Price, Report, Score, Step, Stop, Terms, patience
 from forerun.core.answers.spending import Spending
 
 _GENERATION, _SCORE = "generation", "score"
@@ -84,7 +84,7 @@ class BestOf:
     def next_time(self) -> float:
         """When `tick` is due: a candidate takes much longer than those that can be compared."""
         running = [one.launched_at for one in self._candidates if one.stage in (_Stage.GENERATING, _Stage.SCORING)]
-        return math.inf if self._closed or not running else max(running) + PATIENCE * self._longest
+        return math.inf if self._closed or not running else max(running) + patience(self._longest)
 
     def tick(self, now: float) -> list[Step]:
         """Time has passed: whoever is still not there is not waited for any longer."""

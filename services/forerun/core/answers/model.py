@@ -11,6 +11,13 @@ from forerun.core.answers.gain import Gain
 
 PATIENCE: Final = 3.0
 """Once a candidate could be taken, the others are waited for until so many times its own time has passed."""
+PATIENCE_LEAST_SECONDS: Final = 1.0
+"""And so long at least: what is faster differs by chance."""
+
+
+def patience(longest_seconds: float) -> float:
+    """How long a candidate is waited for where the slowest of those that can be compared took so long."""
+    return max(PATIENCE_LEAST_SECONDS, PATIENCE * longest_seconds)
 
 
 class End(StrEnum):
