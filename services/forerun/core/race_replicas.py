@@ -212,6 +212,9 @@ class ReplicaRace:
         started = self._ended(attempt)
         if started is None:
             return []
+        if attempt == _FIRST and self.winner is None and now > self._due_at:
+            # It was waited for in vain, which teaches what a second attempt would have hidden.
+            self.pace.outlived(now - self._due_at, seen_to_end=failed.fault is not Fault.STOPPED)
         if failed.fault is Fault.REFUSED:
             self._record(started, ok=True, now=now)
         elif failed.fault is not Fault.STOPPED:

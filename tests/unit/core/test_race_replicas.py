@@ -124,6 +124,16 @@ def test_attempts_that_were_stopped_do_not_make_what_they_hide_look_small() -> N
     assert pace.hidden_seconds() == pytest.approx(19.0), "20 s were waited for one end, a second attempt takes 1 s"
 
 
+def test_a_replica_that_is_waited_for_in_vain_teaches_that_a_second_attempt_pays() -> None:
+    pace, terms = known_pace(), RequestTerms(race=FREELY, second_cost=1.0)
+    pace.outlived(0.1, seen_to_end=True)
+    for raced, failed in ((False, BROKEN), (True, BROKEN), (True, Failed(Fault.STOPPED))):
+        race = Play(terms, pace=pace).race
+        race.begin(0.0)
+        assert bool(race.tick(1.1)) is raced
+        race.failed(0, failed, 31.0)
+
+
 def test_a_second_attempt_goes_only_where_the_speculative_breaker_admits_it_and_touches_no_other() -> None:
     health = [Health(), opened(Health(), speculative=True, now=1.0), Health()]
     play = Play(RequestTerms(race=FREELY), pace=known_pace(), health=health)
