@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,8 +58,8 @@ def outside(installation: Installation, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def report(line: str) -> None:
-    """Says a figure where `make test-cluster` keeps it."""
-    print(f"\ncluster: {line}", file=sys.stderr, flush=True)
+    """Says a figure in the output, which `make test-cluster` keeps in build/test-cluster.log."""
+    print(f"\ncluster: {line}", flush=True)
 
 
 @pytest.mark.timeout(2_400)

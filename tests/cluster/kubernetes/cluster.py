@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from tests.cluster.kubernetes import packages
 from tests.cluster.kubernetes.control_plane import ControlPlane, Place
 from tests.cluster.kubernetes.errors import ClusterError
 from tests.cluster.kubernetes.images import base_image, program_image
-from tests.cluster.kubernetes.network import NODE_ADDRESS, Network
+from tests.cluster.kubernetes.network import NODE_ADDRESS, Network, run
 from tests.cluster.kubernetes.node import NODE, PAUSE_IMAGE, Node
 from tests.cluster.kubernetes.places import TOOLS
 from tests.cluster.kubernetes.processes import Processes, wait_until
@@ -30,6 +29,7 @@ _NAME: Final = "forerun"
 _VOLUMES: Final = 6
 _READY_SECONDS: Final = 120.0
 _HELM_SECONDS: Final = 600.0
+_REMOVE_SECONDS: Final = 600.0
 
 
 class Cluster:
@@ -92,7 +92,8 @@ class Cluster:
         self.node.stop()
         self.plane.stop()
         self._network.down()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        # Several unpacked images: many thousand files, for which Python's own way takes minutes on a busy machine.
+        run("rm", "-rf", str(self._directory), seconds=_REMOVE_SECONDS)
 
     def helm(self, *arguments: str, check: bool = True) -> str:
         """Runs helm as cluster administrator; what it prints.
