@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forerun.core import limits
-from forerun.core.session import Append, CallIntent
+from forerun.core.session import Append, CallFinished, CallIntent, CallsAsked
 from forerun.orchestrator.records import EventContext, to_event
 from forerun.runtime.bus import EVENT_TYPE_HEADER, Bus, Message
 from forerun.runtime.bus_errors import AppendUncertain, SequenceMismatch
@@ -55,6 +55,10 @@ class _Owed:
         return isinstance(self.effect.event, CallIntent) and self.token is None and not self.perhaps_stored
 
 
+def _at_once(callback: Callable[[], None]) -> None:
+    callback()
+
+
 class Journal:
     """Writes one session's events.
 
@@ -66,6 +70,9 @@ class Journal:
         lost: Called once when another owner has written.
         owner: This replica.
         sequence: Sequence of the subject's last message, 0 for a new session.
+
+    Attributes:
+        after_answers: Calls back when no answer waits for the client any more, or after a moment.
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class Journal:
         self._idle = asyncio.Event()
         self._idle.set()
         self._space = asyncio.Event()
+        self.after_answers: Callable[[Callable[[], None]], None] = _at_once
         self._finishing = False
         self.closed = False
         self.replaced = False
@@ -119,7 +127,11 @@ class Journal:
             owed.patience = asyncio.get_running_loop().call_later(_TOKEN_SECONDS, self._give_up_waiting, owed)
         self._queue.append(owed)
         self._idle.clear()
-        asyncio.get_running_loop().call_soon(self._more.set)  # a turn later: whoever is answered now comes first
+        if effect.token is None and isinstance(effect.event, CallsAsked | CallFinished):
+            # A turn later it is known what is answered now; that comes first, which an append beside it would delay.
+            asyncio.get_running_loop().call_soon(self.after_answers, self._more.set)
+        else:
+            self._more.set()
 
     async def run(self) -> None:
         """Writes until cancelled, replaced, or finished."""

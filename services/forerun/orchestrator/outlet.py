@@ -14,6 +14,8 @@ from forerun.orchestrator.records import call_result
 from forerun.orchestrator.stream import Stream
 from forerun.v1 import common_pb2, session_pb2
 
+LINGER_SECONDS: Final = 0.002
+"""How long what is published about a call waits for the call's answer to leave first."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -63,6 +65,13 @@ class Outlet:
     def send(self, message: session_pb2.ConnectResponse) -> bool:
         """Sends a message over the stream; False where there is none."""
         return self._put(iter((message,)), message.ByteSize())
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Calls back, once, when nothing waits for the client any more: perhaps at once, at the latest in a moment."""
+        if self._stream is None:
+            callback()
+        else:
+            self._stream.when_sent(callback, LINGER_SECONDS)
 
     def _put(self, messages: Iterator[session_pb2.ConnectResponse], size_bytes: int) -> bool:
         stream = self._stream

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Final
 
 from forerun.core.ledger import EntryKind
@@ -64,6 +65,7 @@ class Runner:
         self.session = session
         self.journal = journal
         self.outlet = Outlet(session.context.session, self._touch)
+        journal.after_answers = self.outlet.when_sent
         self._ports = ports
         self.step = ports.observer.step(session.context.session, session.context.agent)
         self._ended = ended
@@ -260,8 +262,9 @@ class Runner:
         if effect.entry.kind is EntryKind.SPECULATION:
             self._ports.places.closed(effect.entry.speculation)
         if effect.publish:
-            # A turn later: whoever is answered now comes first.
-            asyncio.get_running_loop().call_soon(self._publish, effect, session.policy.label, session.machine.mode)
+            # A turn later it is known what is answered now; that comes first.
+            publish = partial(self._publish, effect, session.policy.label, session.machine.mode)
+            asyncio.get_running_loop().call_soon(self.outlet.when_sent, publish)
 
     def _publish(self, effect: Record, policy: str, mode: Mode) -> None:
         session = self.session

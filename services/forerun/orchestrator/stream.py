@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from forerun.core import limits
@@ -30,6 +30,8 @@ class Stream(Generic[Message]):
         self._bytes = 0
         self._ended = False
         self._wake = asyncio.Event()
+        self._sending = False
+        self._when_sent: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     def put(self, messages: Iterator[Message], size_bytes: int) -> bool:
         """Takes messages that belong together, and makes them one by one when they are sent; False when it is full.
@@ -54,21 +56,43 @@ class Stream(Generic[Message]):
         if self._ended:
             return
         self._ended = True
+        self._sent()
         self.error = error
         self._wake.set()
         if self._items:
             asyncio.get_running_loop().call_later(limits.STREAM_LINGER_SECONDS, self._items.clear)
 
+    def when_sent(self, callback: Callable[[], None], at_most_seconds: float) -> None:
+        """Calls back, once, when nothing waits here or is being sent: at once, or within a time."""
+        if not self._items and not self._sending:
+            callback()
+        elif callback not in self._when_sent:
+            timer = asyncio.get_running_loop().call_later(at_most_seconds, self._overdue, callback)
+            self._when_sent[callback] = timer
+
+    def _sent(self) -> None:
+        waiting, self._when_sent = self._when_sent, {}
+        for callback, timer in waiting.items():
+            timer.cancel()
+            callback()
+
+    def _overdue(self, callback: Callable[[], None]) -> None:
+        if self._when_sent.pop(callback, None) is not None:
+            callback()
+
     async def take(self) -> Message | None:
-        """The next message; None at the end. May be cancelled without losing one."""
+        """The next message; None at the end. May be cancelled without losing one. To ask says that the last is sent."""
+        self._sending = False
         while True:
             while self._items:
                 size_bytes, messages = self._items[0]
                 message = next(messages, None)
                 if message is not None:
+                    self._sending = True
                     return message
                 self._items.popleft()
                 self._bytes -= size_bytes
+            self._sent()
             if self._ended:
                 return None
             self._wake.clear()

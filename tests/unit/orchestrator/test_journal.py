@@ -152,3 +152,30 @@ def test_another_owner_stops_this_one() -> None:
         assert owner.told == [(7, False)]
 
     run(test)
+
+
+def test_what_is_said_of_a_call_lets_its_answer_go_first_and_delays_nothing_else() -> None:
+    async def test(owner: Owner) -> None:
+        sent: list[Callable[[], None]] = []
+        owner.journal.after_answers = sent.append
+        await asyncio.sleep(0.0)  # it runs
+        owner.journal.write(Append(1, finished()))
+        await asyncio.sleep(0.0005)
+        assert await owner.kinds() == []
+        sent.pop()()
+        await asyncio.sleep(0.0005)
+        assert await owner.kinds() == ["call_finished"]
+        owner.journal.write(Append(2, finished()))
+        await asyncio.sleep(0.0005)
+        assert len(await owner.kinds()) == 1
+        # What nobody is answered is not delayed, and what somebody waits for takes along what is before it.
+        owner.journal.write(Append(3, finished()))
+        owner.journal.write(Append(4, CallIntent((1, 0), "i"), 7))
+        await asyncio.sleep(0.0005)
+        assert owner.told == [(7, True)]
+        assert (await owner.kinds())[2:] == ["call_finished", "intent"]
+        owner.journal.write(Append(5, UserTurn("hello")))
+        await asyncio.sleep(0.0005)
+        assert len(await owner.kinds()) == 5
+
+    run(test)

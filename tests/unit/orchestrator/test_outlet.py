@@ -118,3 +118,32 @@ async def test_what_only_a_plan_waits_for_is_not_sent_over_the_stream_as_well() 
     out.answer(answer(2), conflict=False)
     out.disconnect()
     assert [message.result.call.index for message in await rest(stream)] == [1, 0, 2]
+
+
+async def test_what_comes_after_the_answers_waits_for_them_and_not_for_long() -> None:
+    out = outlet()
+    told: list[str] = []
+    out.when_sent(lambda: told.append("nobody is connected"))
+    stream = out.attach()
+    out.when_sent(lambda: told.append("nothing waits"))
+    assert told == ["nobody is connected", "nothing waits"]
+
+    out.answer(answer(0), conflict=False)
+    out.when_sent(lambda: told.append("sent"))
+    await stream.take()
+    assert told[2:] == []  # it is on its way
+    reader = asyncio.ensure_future(stream.take())
+    await asyncio.sleep(0.0)
+    assert told[2:] == ["sent"]
+
+    # A client that does not read holds up nothing, and nothing is told twice.
+    out.answer(answer(1), conflict=False)
+    await reader
+    overdue = asyncio.Event()
+    out.when_sent(overdue.set)
+    async with asyncio.timeout(10.0):
+        await overdue.wait()
+    out.answer(answer(2), conflict=False)
+    out.when_sent(lambda: told.append("over"))
+    out.disconnect()
+    assert told[3:] == ["over"]
