@@ -138,6 +138,16 @@ def test_trees_and_chains_keep_their_bounds() -> None:
     assert made.propose(15, 4).expected > made.propose(15, 1).expected
 
 
+def test_a_chain_is_the_first_path_of_the_tree() -> None:
+    past = history(*(noise(80, seed, 6) for seed in range(20)), merged=True)
+    made = drafter(past)
+    for seed in range(30):
+        made.extend(noise(20, 200 + seed, 6))
+        single, grown = made.propose(9, 1), made._grow(made._places(), 9, 1)
+        assert list(single.tokens) == list(grown.tokens)
+        assert list(single.reach) == pytest.approx(list(grown.reach))
+
+
 def test_a_draft_that_cannot_be_walked_is_refused() -> None:
     for parents in ([0], [-2], [-1, 1], [-1]):
         with pytest.raises(CoreError, match="draft"):
@@ -154,12 +164,12 @@ def test_weights_learn_which_evidence_is_right() -> None:
     weights = EvidenceWeights()
     past = history([1, 2, 40, 41, 42], merged=True)
     promised = kept = 0.0
-    for turn in range(16_000):
+    for turn in range(8_000):
         made = RecallDrafter(weights, [past], limit=100)
         made.extend([1, 2, 50, 9, 9, 1, 2])
         draft = made.propose(1)
         right = 40 if turn % 10 else 60
-        if turn >= 15_000:
+        if turn >= 7_000:
             promised, kept = promised + draft.expected, kept + (draft.tokens[0] == right)
         made.extend([right])
     assert kept == 900

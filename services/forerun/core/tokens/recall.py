@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from forerun.core.tokens.context import SEPARATOR, ContextIndex, Occurrence
-from forerun.core.tokens.drafts import NOTHING, ROOT, Draft
+from forerun.core.tokens.drafts import NOTHING, ROOT, Draft, chain
 from forerun.core.tokens.evidence import Evidence, EvidenceWeights, Weights
 from forerun.core.tokens.history import History
 
@@ -68,7 +68,7 @@ class RecallDrafter:
         places = self._places()
         if not places or nodes < 1:
             return NOTHING
-        draft = self._grow(places, nodes, branches)
+        draft = self._chain(places, nodes) if branches == 1 else self._grow(places, nodes, branches)
         self._unjudged = (places, _first_branch(draft)) if self._weights.wants_sample() else None
         return draft
 
@@ -81,6 +81,35 @@ class RecallDrafter:
         if self._expected is not None:
             self._expected.find(tail, Evidence.EXPECTED_CALL, found)
         return found
+
+    def _chain(self, places: list[Occurrence], nodes: int) -> Draft:
+        """The likeliest token, again and again. What `_grow` gives for one branch, without its bookkeeping."""
+        tokens: list[int] = []
+        reach: list[float] = []
+        weights, path = self._weights.begin, 1.0
+        while len(tokens) < nodes and places:
+            votes: dict[int, float] = {}
+            for kind, match, at, source in places:
+                if at < len(source):
+                    token = source[at]
+                    votes[token] = votes.get(token, 0.0) + weights[kind][match]
+            votes.pop(SEPARATOR, None)
+            if not votes:
+                break
+            best = max(votes, key=votes.__getitem__)
+            path *= votes[best] / (sum(votes.values()) + 1.0)
+            tokens.append(best)
+            reach.append(path)
+            weights = self._weights.middle
+            places = [
+                (kind, match + 1, at + 1, source)
+                for kind, match, at, source in places
+                if at < len(source) and source[at] == best
+            ]
+            if len(places) == 1:
+                _copy(places[0], nodes, weights, tokens, reach)
+                break
+        return chain(tokens, self.name, reach=reach) if tokens else NOTHING
 
     def _grow(self, places: list[Occurrence], nodes: int, branches: int) -> Draft:
         tokens: list[int] = []
@@ -105,6 +134,19 @@ class RecallDrafter:
         return Draft(tokens, parents, reach, self.name) if tokens else NOTHING
 
 
+def _copy(place: Occurrence, nodes: int, weights: Weights, tokens: list[int], reach: list[float]) -> None:
+    """Goes on from the only place that is left, to the end of its text or of the draft."""
+    kind, match, at, source = place
+    row, path = weights[kind], reach[-1]
+    for token in source[at : at + nodes - len(tokens)]:
+        if token == SEPARATOR:
+            break
+        path *= row[match] / (row[match] + 1.0)
+        match += 1
+        tokens.append(token)
+        reach.append(path)
+
+
 def _offer(
     waiting: list[_Open],
     found: int,
@@ -124,10 +166,6 @@ def _offer(
     if not votes:
         return found
     share = path / (sum(votes.values()) + 1.0)
-    if branches == 1:
-        best = max(votes, key=votes.__getitem__)
-        heapq.heappush(waiting, (-share * votes[best], found, best, parent, places))
-        return found + 1
     for token in heapq.nlargest(branches, votes, key=votes.__getitem__):
         heapq.heappush(waiting, (-share * votes[token], found, token, parent, places))
         found += 1
