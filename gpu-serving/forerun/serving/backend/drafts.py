@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from forerun.core.tokens.depth import DepthController, DepthDecision, DepthReason, Load
 from forerun.core.tokens.drafts import NOTHING, Draft
 from forerun.core.tokens.recall import RecallDrafter
+from forerun.core.tokens.sources import Offer, best
 from forerun.serving.backend.loop import Proposal
 
 MODEL: Final = "model"
@@ -143,12 +144,29 @@ class Drafts:
 
     async def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
         """At most `cap` tokens that may follow; none where drafting does not pay now."""
-        recalled = self._recalled(len(context), cap, live)
+        size = len(context)
+        recalled = self._recalled(size, cap, live)
+        decision = DepthDecision(0, DepthReason.OFF)
         if self._model is not None:
-            decision = self._decided(WITH_DRAFT, len(context), cap, live)
-            if decision.depth > 0 and self._beats(recalled, decision, live, len(context)):
-                return await self._model.propose(context, decision.depth, live)
-        return Proposal(list(recalled.tokens), RECALL)
+            decision = self._decided(WITH_DRAFT, size, cap, live)
+        source = self._winner(recalled, decision, live, size)
+        if self._model is not None and source == MODEL:
+            return await self._model.propose(context, decision.depth, live)
+        return Proposal(list(recalled.tokens) if source == RECALL else [], RECALL)
+
+    def _winner(self, recalled: Draft, model: DepthDecision, live: int, context: int) -> str | None:
+        """Whose draft is verified; None: nobody's, as a pass without one is expected to give more."""
+        depth = self._depth
+        if model.depth > 0 and (model.reason is DepthReason.PROBE or not len(recalled)):
+            return MODEL  # the controller has decided that it pays, or wants to know
+        offers = [Offer(RECALL, recalled.expected, depth.seconds(ALONE, live, context, len(recalled)))]
+        if model.depth > 0:
+            tokens = depth.controller.acceptance(WITH_DRAFT).tokens_per_pass(model.depth)
+            offers.append(Offer(MODEL, tokens - 1.0, depth.seconds(WITH_DRAFT, live, context, model.depth)))
+        chosen = best(offers, depth.seconds(ALONE, live, context, 0))
+        if chosen is None:
+            return RECALL if self._fixed is not None else None  # a given depth is drafted in any case
+        return chosen.source
 
     def judged(self, proposal: Proposal, accepted: int, pass_seconds: float) -> None:
         """How a proposal ended."""
@@ -174,11 +192,3 @@ class Drafts:
         if decision.score:
             self._scored = self._recall.propose(cap).tokens
         return NOTHING
-
-    def _beats(self, recalled: Draft, decision: DepthDecision, live: int, context: int) -> bool:
-        """Whether the draft model is expected to give more tokens a second than what was recalled."""
-        if decision.reason is DepthReason.PROBE or not len(recalled):
-            return True
-        tokens = self._depth.controller.acceptance(WITH_DRAFT).tokens_per_pass(decision.depth)
-        model = tokens / self._depth.seconds(WITH_DRAFT, live, context, decision.depth)
-        return model > (1.0 + recalled.expected) / self._depth.seconds(ALONE, live, context, len(recalled))

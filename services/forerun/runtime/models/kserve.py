@@ -76,12 +76,16 @@ class ServedModel:
                 model=LOOP,
                 inputs=[prompt, Tensor("OPTIONS", "BYTES", [json.dumps(self._asked(request)).encode()])],
             )
+            ended = False
             async with aclosing(self._client.stream(asked, bounds)) as responses:
                 async for response in responses:
                     for event in self._events(_event(self.name, response.tensors), calls):
+                        ended = isinstance(event, Finished)
                         yield event
         except ForerunError as error:
             raise _model_error(self.name, error, deadlines) from error
+        if not ended:
+            raise broken(self.name, "ended its answer without saying why")
 
     async def _prompt(self, request: ModelRequest, deadlines: Deadlines) -> Tensor:
         conversation = {
