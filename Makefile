@@ -8,7 +8,7 @@ SEEDS ?= 1
 export NOTE ?=
 DATA ?= ../shared/data
 
-.PHONY: help setup gvisor triton demo test test-cluster test-triton test-fault sim sim-mutants results bench lint format generate contract-image verify lock clean
+.PHONY: help setup gvisor triton demo test test-cluster test-triton test-fault sim sim-mutants results bench lint format generate pictures contract-image verify lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z%-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ format: setup ## format the code and fix what can be fixed safely
 
 generate: setup ## write everything that is generated from sources
 	@$(PYTHON_BIN) scripts/generate.py
+
+pictures: setup ## draw the dashboards' panels after a real run into docs/dashboards; needs Debian's prometheus
+	@$(PYTHON_BIN) -m tests.integration.monitoring.pictures
 
 contract-image: setup ## record a changed wire contract; NOTE="what changes for users"
 	@$(PYTHON_BIN) scripts/contract_image.py --note "$$NOTE"
