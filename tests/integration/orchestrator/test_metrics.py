@@ -34,11 +34,13 @@ def samples(metrics: Metrics, metric: Metric) -> float:
 def test_what_happens_is_counted(stage: Any) -> None:
     async def play(s: Stage) -> None:
         apps = s.platform.apps
-        seen: dict[Metric, float] = dict.fromkeys(METRICS, 0.0)
+        # A platform in memory has no operator; its own tests look at what it counts.
+        counted = [metric for metric in METRICS if apps.keys() & set(metric.services)]
+        seen: dict[Metric, float] = dict.fromkeys(counted, 0.0)
 
         def look() -> None:
-            for metric in METRICS:
-                for service in metric.services:
+            for metric in counted:
+                for service in apps.keys() & set(metric.services):
                     seen[metric] = max(seen[metric], samples(apps[service].metrics, metric))
 
         metrics = apps["orchestrator"].metrics
@@ -57,7 +59,7 @@ def test_what_happens_is_counted(stage: Any) -> None:
         await asyncio.sleep(1.0)
         assert metrics.value(m.SPECULATION_ENABLED) == 0.0
         look()
-        still = {metric.name for metric in METRICS if not seen[metric]}
+        still = {metric.name for metric in counted if not seen[metric]}
         assert still == {metric.name for metric in UNMOVED | OF_PROCESSES}
 
     stage(play)
