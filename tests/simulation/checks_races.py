@@ -60,5 +60,5 @@ def _one(evidence: Evidence, key: str, own: list[Execution], lines: int) -> Iter
         late = end_of(loser) - end_of(winner)
         if late > _STOP_SECONDS:
             yield f"5: {loser.tool} {key} went on for {late:.2f} s after its other attempt had answered"
-        if lines == 0 and late > 0.0:
+        if lines == 0 and loser.end == "gone":
             yield f"2: {loser.tool} {key} was raced, and no line of the ledger says what that cost"
