@@ -30,6 +30,8 @@ class Fault(StrEnum):
     """The provider has judged the request: it would refuse it again, and is well."""
     BUSY = "busy"
     """It has not begun, and asks to come back later."""
+    FULL = "full"
+    """As many requests as allowed go there already: nothing was sent, and that says nothing of the provider."""
     AWAY = "away"
     """No connection: nothing has begun."""
     BROKEN = "broken"
@@ -217,7 +219,7 @@ class ReplicaRace:
             self.pace.outlived(now - self._due_at, seen_to_end=failed.fault is not Fault.STOPPED)
         if failed.fault is Fault.REFUSED:
             self._record(started, ok=True, now=now)
-        elif failed.fault is not Fault.STOPPED:
+        elif failed.fault not in (Fault.STOPPED, Fault.FULL):
             self._record(started, ok=False, now=now)
         if self.over or (self.winner is not None and attempt != self.winner):
             return []

@@ -184,6 +184,17 @@ def test_a_retry_goes_to_another_replica_at_once_and_back_to_the_same_one_after_
     assert alone.next_time() == pytest.approx(30.5)
 
 
+def test_a_replica_without_a_place_is_no_bad_replica_and_the_request_goes_to_another() -> None:
+    play = Play()
+    for _ in range(30):
+        race = Play(health=play.health).race
+        assert race.begin(0.0) == [StartAttempt(0, 0)]
+        assert race.failed(0, Failed(Fault.FULL), 0.0) in ([StartAttempt(1, 1)], [GaveUp(0)])
+        race.first_token(1, 0.1)
+        race.finished(1, 0.2)
+    assert play.health[0].authoritative.state(1.0) is BreakerState.CLOSED
+
+
 def test_what_is_never_tried_again() -> None:
     for failed, terms in (
         (REFUSED, RequestTerms()),

@@ -128,5 +128,5 @@ def _full(provider: Provider) -> ModelError:
             metadata={"provider": provider.name, "limit": "MODEL_QUEUE"},
             retry_after_seconds=1.0,
         ),
-        Fault.STOPPED,
+        Fault.FULL,
     )
