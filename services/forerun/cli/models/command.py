@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             return _check(profile, base, as_json=args.json)
         return run_calibrate(profile, base, args)
     except ForerunError as error:
-        Console(stderr=True, highlight=False).print(error.message, style="red", markup=False)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(error.message, style="red", markup=False)
         return EXIT_MISSING if error.reason is ErrorReason.DEPENDENCY_MISSING else EXIT_FAILED
 
 
