@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from typing import Any, Final
 
+import grpc
 import grpc.aio
 
 from forerun.core import limits
@@ -18,7 +20,9 @@ from forerun.runtime.errors import (
     STARTED_KEY,
     DeadlineExceeded,
     ErrorReason,
+    ForerunError,
     Unavailable,
+    from_rpc_error,
 )
 from forerun.runtime.network import rpc_errors
 from forerun.runtime.tracing import current_trace, use_trace
@@ -41,18 +45,39 @@ class ResultTooLargeError(Exception):
         self.size_bytes = size_bytes
 
 
+class _End:
+    """How a stream has ended, taken down in the moment when it does.
+
+    grpc puts "Internal error from Core" over the status that the worker sent, when a write meets the end of its stream;
+    whether the request was never started would be lost with it.
+    """
+
+    __slots__ = ("status",)
+
+    def __init__(self) -> None:
+        self.status: grpc.aio.AioRpcError | None = None
+
+    def __call__(self, call: Any) -> None:
+        """The stream has ended."""
+        if self.status is None:
+            self.status = _at_once(_status_of(call))
+
+
 class _Lane:
     """One stream.
 
     Attributes:
         call: The stream.
+        end: How it has ended.
         until: Loop time from which it carries no further execution.
     """
 
-    __slots__ = ("call", "until")
+    __slots__ = ("call", "end", "until")
 
     def __init__(self, call: Any) -> None:
         self.call = call
+        self.end = _End()
+        call.add_done_callback(self.end)
         self.until = asyncio.get_running_loop().time() + _AGE_SECONDS
 
     @property
@@ -82,25 +107,30 @@ class Lanes:
             ResultTooLargeError: more than RESULT_BYTES came.
         """
         message = sandbox_pb2.ExecuteInTurnRequest(request=request, traceparent=current_trace() or "")
-        lane, given_back = await self._begin(message), False
-        chunks: list[bytes] = []
-        size = 0
         try:
+            # The sending is part of it: a worker that takes nothing any more would keep it for as long as it likes.
             async with asyncio.timeout(timeout_seconds):
-                while True:
-                    response = await self._read(lane)
-                    if response.HasField("finished"):
-                        given_back = True
-                        self._give_back(lane)
-                        return response.finished, b"".join(chunks)
-                    size += len(response.chunk.data)
-                    if size > limits.RESULT_BYTES:
-                        raise ResultTooLargeError(size)
-                    chunks.append(response.chunk.data)
+                return await self._result(await self._begin(message))
         except TimeoutError:
             raise DeadlineExceeded(
                 ErrorReason.DEADLINE_EXCEEDED, "the worker did not answer within the call's time"
             ) from None
+
+    async def _result(self, lane: _Lane) -> tuple[sandbox_pb2.ExecutionFinished, bytes]:
+        given_back = False
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                response = await self._read(lane)
+                if response.HasField("finished"):
+                    given_back = True
+                    self._give_back(lane)
+                    return response.finished, b"".join(chunks)
+                size += len(response.chunk.data)
+                if size > limits.RESULT_BYTES:
+                    raise ResultTooLargeError(size)
+                chunks.append(response.chunk.data)
         finally:
             if not given_back:
                 lane.call.cancel()
@@ -111,18 +141,20 @@ class Lanes:
                 return lane
         lane = self._open()
         if not await self._written(lane, message):
-            await self._read(lane)  # tells why it could not even begin
+            raise _why_ended(lane.end.status or await _status_of(lane.call))
         return lane
 
     async def _written(self, lane: _Lane, message: sandbox_pb2.ExecuteInTurnRequest) -> bool:
-        """Sends a request; False where the stream had ended before, so that nothing has left this process."""
+        """Sends a request; False where the stream had ended before, so that the worker has not read it."""
         try:
-            with rpc_errors():
-                await lane.call.write(message)
-        except Unavailable as error:
-            if isinstance(error.__cause__, asyncio.InvalidStateError):
+            await lane.call.write(message)
+        except asyncio.InvalidStateError:
+            return False
+        except grpc.aio.AioRpcError as error:
+            status = lane.end.status or error
+            if status.code() is grpc.StatusCode.OK:
                 return False
-            raise
+            raise _why_ended(status) from error
         except asyncio.CancelledError:
             lane.call.cancel()
             raise
@@ -132,10 +164,7 @@ class Lanes:
         with rpc_errors():
             response = await lane.call.read()
         if response is grpc.aio.EOF:
-            # The worker ends a stream with OK only where it has not read another request from it.
-            raise Unavailable(
-                ErrorReason.SHUTTING_DOWN, "the worker has ended the stream", metadata={STARTED_KEY: NEVER_STARTED}
-            )
+            raise _ended_well()
         step: sandbox_pb2.ExecuteResponse = response.response
         return step
 
@@ -161,3 +190,31 @@ class Lanes:
         # The oldest are at the front: those that few need at once end here.
         while self._idle and (len(self._idle) > _IDLE or not self._idle[0].usable):
             self._idle.popleft().call.cancel()
+
+
+def _why_ended(status: grpc.aio.AioRpcError) -> ForerunError:
+    return _ended_well() if status.code() is grpc.StatusCode.OK else from_rpc_error(status)
+
+
+def _ended_well() -> Unavailable:
+    """The worker ends a stream with OK only where it has not read another request from it."""
+    return Unavailable(
+        ErrorReason.SHUTTING_DOWN, "the worker has ended the stream", metadata={STARTED_KEY: NEVER_STARTED}
+    )
+
+
+async def _status_of(call: Any) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        await call.code(), grpc.aio.Metadata(), await call.trailing_metadata(), await call.details()
+    )
+
+
+def _at_once(status: Coroutine[Any, Any, grpc.aio.AioRpcError]) -> grpc.aio.AioRpcError | None:
+    """What a coroutine gives that has nothing to wait for; None where it has."""
+    try:
+        status.send(None)
+    except StopIteration as done:
+        found: grpc.aio.AioRpcError = done.value
+        return found
+    status.close()
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,6 +216,33 @@ def test_a_worker_that_is_not_there_was_never_asked_and_one_that_broke_off_may_h
         assert never_started(refused.value)
 
     placed(play)
+
+
+class _Stuck:
+    """A stream whose peer takes nothing, as one that was frozen does once its buffers are full."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    async def write(self, _: object) -> None:
+        await asyncio.Event().wait()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def add_done_callback(self, _: object) -> None:
+        """It does not end by itself."""
+
+
+def test_the_time_of_a_call_includes_its_sending() -> None:
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        stream = _Stuck()
+        stub: Any = SimpleNamespace(ExecuteInTurn=lambda: stream)
+        with pytest.raises(DeadlineExceeded):
+            await Lanes(stub).execute(sandbox_pb2.ExecuteRequest(), 3.0)
+        assert stream.cancelled and asyncio.get_running_loop().time() < 4.0
+
+    run_virtual(main)
 
 
 def test_streams_grow_old_and_few_wait_without_work() -> None:
