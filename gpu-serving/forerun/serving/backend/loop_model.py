@@ -21,9 +21,8 @@ import triton_python_backend_utils as pb_utils
 
 from forerun.core.tokens.depth import DepthController, StepTable
 from forerun.core.tokens.evidence import EvidenceWeights
-from forerun.core.tokens.histories import Histories
 from forerun.core.tokens.recall import RecallDrafter
-from forerun.core.tokens.stopping import Answer
+from forerun.core.tokens.stopping import Answer, Finish
 from forerun.serving.backend import metering
 from forerun.serving.backend.admission import Admission, Left
 from forerun.serving.backend.coupling import PassFailed, ServedDraft, ServedTarget, text_of
@@ -32,6 +31,7 @@ from forerun.serving.backend.drafts import MODEL, RECALL, Depth, Drafts, ModelDr
 from forerun.serving.backend.loop import ROWS, Loop, Step
 from forerun.serving.backend.metering import Family, Meter, Sample
 from forerun.serving.backend.options import Options, read_options
+from forerun.serving.backend.remembering import Memory
 from forerun.serving.backend.sequences import Refused
 from forerun.serving.backend.table import TableFile
 from forerun.serving.backend.vocabulary import Vocabulary, compare, from_tokenizer, of_toy, token_bytes, toy_bytes
@@ -56,8 +56,12 @@ class TritonPythonModel:
         self._ends = frozenset(vocabulary.special[one] for one in self._settings["ends"] if one in vocabulary.special)
         self._model = hashlib.sha256(json.dumps(list(vocabulary.tokens)).encode()).hexdigest()
         self._weights = EvidenceWeights()
-        self._histories = Histories(
-            tokens_each=max(64, self._settings["history_tokens"]), most=self._settings["histories"]
+        folder = self._settings["history_folder"]
+        self._memory = Memory(
+            self._model,
+            tokens_each=self._settings["history_tokens"],
+            most=self._settings["histories"],
+            folder=None if folder is None else Path(folder),
         )
         self._depth = Depth(DepthController(StepTable({}), self._settings["max_depth"]))
         self._table = TableFile(self._settings["table"], self._depth.controller)
@@ -81,7 +85,8 @@ class TritonPythonModel:
         await asyncio.gather(*(self._serve(one) for one in requests))
 
     def finalize(self) -> None:
-        """Lets the event loop end, which the server's own way of stopping it does not wake."""
+        """Saves histories, and lets the event loop end, which the server's own way of stopping it does not wake."""
+        self._memory.save()
         if self._running_on is not None:
             self._running_on.call_soon_threadsafe(self._running_on.stop)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -118,6 +123,9 @@ class TritonPythonModel:
             ends=self._ends,
             most_tokens=self._settings["max_output_tokens"],
         )
+        if options.erase:
+            self._memory.erase(options.tenant)
+            return Finish.STOP.value
         self._check(prompt)
         await self._admission.enter(sender.is_cancelled)
         spoken: list[int] = []
@@ -133,12 +141,9 @@ class TritonPythonModel:
                         return step.finish.value
         finally:
             self._admission.leave()
-            self._remember(prompt, spoken, options)
+            if options.history:
+                await self._memory.append(options.tenant, options.agent, prompt, spoken)
         return "failed"
-
-    def _remember(self, prompt: list[int], spoken: list[int], options: Options) -> None:
-        if options.tenant and options.history and spoken and self._settings["history_tokens"]:
-            self._histories.append(options.tenant, options.agent, self._model, prompt, spoken)
 
     def _check(self, prompt: list[int]) -> None:
         if not prompt:
@@ -171,7 +176,7 @@ class TritonPythonModel:
         )
 
     def _recall(self, options: Options) -> RecallDrafter:
-        histories = self._histories.of(options.tenant, options.agent, self._model) if options.history else []
+        histories = self._memory.of(options.tenant, options.agent) if options.history else []
         drafter = RecallDrafter(self._weights, histories, limit=self._settings["context_tokens"])
         if options.expected:
             drafter.expect(options.expected)

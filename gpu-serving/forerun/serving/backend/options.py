@@ -16,7 +16,7 @@ _SAMPLING: Final = frozenset(one.name for one in fields(SamplingOptions))
 _OTHERS: Final[Mapping[str, type]] = {
     "coupled": bool, "max_tokens": int, "stop": list, "stop_tokens": list, "keep_stop": bool, "ignore_end": bool,
     "logprobs": bool, "speculate": bool, "depth": int, "cap": int, "drafters": list, "history": bool, "expected": list,
-    "tenant": str, "agent": str,
+    "tenant": str, "agent": str, "erase": bool,
 }  # fmt: skip
 _NAMES: Final = 256
 _EXPECTED_TOKENS: Final = 8_192
@@ -40,6 +40,7 @@ class Options:
         expected: Texts that are expected, such as predicted calls, as tokens.
         tenant: Whose history it is; empty: none is used.
         agent: Of the tenant.
+        erase: Say nothing; forget the tenant's history.
     """
 
     sampling: SamplingOptions
@@ -54,6 +55,7 @@ class Options:
     expected: tuple[tuple[int, ...], ...]
     tenant: str
     agent: str
+    erase: bool
 
 
 def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Options:
@@ -92,6 +94,7 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
         expected=tuple(tuple(_tokens(one)) for one in given.get("expected", [])),
         tenant=given.get("tenant", "")[:_NAMES],
         agent=given.get("agent", "")[:_NAMES],
+        erase=given.get("erase", False),
     )
 
 

@@ -1,0 +1,74 @@
+"""Outputs that are kept for later drafts: whose they are, how long they last, and that they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forerun.serving.backend.remembering import Memory
+
+CONTEXT = [1, 2, 3, 4]
+
+
+def memory(folder: Path | None, model: str = "m", tokens: int = 10_000) -> Memory:
+    return Memory(model, tokens_each=tokens, most=8, folder=folder)
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_outputs_are_their_tenants_alone() -> None:
+    kept = memory(None)
+    await kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    assert len(kept.of("acme", "a")[0]) > 0
+    assert kept.of("rival", "a") == []
+    assert kept.of("", "a") == []
+    await kept.append("", "a", CONTEXT, [5, 6, 7])
+    assert kept.of("", "a") == []
+
+
+async def test_nothing_is_kept_where_the_profile_says_so() -> None:
+    kept = memory(None, tokens=0)
+    await kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    assert kept.of("acme", "a") == []
+
+
+async def test_what_was_saved_is_there_after_a_restart_and_for_the_same_model_only(tmp_path: Path) -> None:
+    first = memory(tmp_path)
+    await first.append("acme", "a/../b", CONTEXT, [5, 6, 7])
+    first.save()
+    again = memory(tmp_path).of("acme", "a/../b")[0]
+    assert again.to_bytes() == first.of("acme", "a/../b")[0].to_bytes()
+    assert memory(tmp_path, model="other").of("acme", "a/../b") == []
+    assert {file.parent.parent for file in files(tmp_path)} == {tmp_path}, "names are digests"
+
+
+async def test_many_outputs_are_saved_and_sorted_without_being_asked(tmp_path: Path) -> None:
+    kept = memory(tmp_path, tokens=100_000)
+    for number in range(40):
+        await kept.append("acme", "a", CONTEXT, [number * 7 + step for step in range(200)])
+    history = kept.of("acme", "a")[0]
+    assert not history.merge_is_due
+    assert len(memory(tmp_path).of("acme", "a")[0]) > 6_000, "all but what came after the last saving"
+
+
+async def test_an_erased_tenant_is_gone_on_disk_too_and_comes_back_empty(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    for tenant in ("acme", "rival"):
+        await kept.append(tenant, "a", CONTEXT, [5, 6, 7])
+    kept.save()
+    kept.erase("acme")
+    assert kept.of("acme", "a") == []
+    kept.save()
+    restored = memory(tmp_path)
+    assert restored.of("acme", "a") == []
+    assert len(restored.of("rival", "a")[0]) > 0
+
+
+async def test_a_damaged_file_is_left_out(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    await kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    kept.save()
+    for file in files(tmp_path):
+        file.write_bytes(file.read_bytes()[:-3])
+    assert memory(tmp_path).of("acme", "a") == []
