@@ -54,3 +54,14 @@ async def test_history_of_an_agent_drafts_for_it_and_for_nobody_else(toy: Served
     assert first.tokens == again.tokens == other.tokens
     assert again.usage["passes"] < first.usage["passes"] / 2
     assert other.usage["passes"] == first.usage["passes"], "what one tenant said helps no other"
+
+
+async def test_an_erased_tenants_outputs_draft_for_it_no_longer(toy: Served) -> None:
+    options = {"max_tokens": 150, "ignore_end": True, "depth": 7, "drafters": ["recall"], "temperature": 1.0, "seed": 4}
+    first = await toy.generate([9, 8, 7], **options, tenant="gone", agent="one")
+    again = await toy.generate([9, 8, 7], **options, tenant="gone", agent="one")
+    assert again.usage["passes"] < first.usage["passes"] / 2
+    assert (await toy.generate([1], tenant="gone", erase=True)).events == 0
+    after = await toy.generate([9, 8, 7], **options, tenant="gone", agent="one")
+    assert after.tokens == first.tokens
+    assert after.usage["passes"] > again.usage["passes"] * 1.5
