@@ -160,7 +160,6 @@ class Agent:
 
     async def _ask_graph(self, session: AsyncSession, message: Message, run: GraphRun) -> None:
         asked_at = asyncio.get_running_loop().time()
-        self._tap.plan_turns.pop(session.id, None)
         self._diary.open += len(run.calls)
         self._diary.graphs.append(run)
         beside = asyncio.ensure_future(self._beside(session, message))
@@ -171,7 +170,6 @@ class Agent:
             return
         finally:
             self._diary.open -= len(run.calls)
-            run.turn = self._tap.plan_turns.get(session.id, 0)
             await beside
             for key, call in run.resolved():
                 self._tap.means(key, call.tool, dict(call.arguments))

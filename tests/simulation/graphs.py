@@ -113,6 +113,7 @@ async def run_graph(session: AsyncSession, run: GraphRun) -> None:
     """
     graph, told = run.graph, [call.copy() for call in run.calls]
     plan = session.plan(on_failure=graph.on_failure, reads_first=graph.reads_first, in_flight=graph.in_flight)
+    run.turn = plan._parts[0].start.turn
     listening = None
     try:
         async with plan:

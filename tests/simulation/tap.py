@@ -32,7 +32,6 @@ class Tap:
         answers: What came for each call, without echo and times: every answer of a call must be the same.
         answered: How many answers came for each call.
         planned: Calls that are tasks of a plan: they were told then, and asked for when the plan allowed it.
-        plan_turns: Turn of the latest plan of each session.
         trace: Everything in order, for the digest of the run.
     """
 
@@ -44,7 +43,6 @@ class Tap:
         self.answered: Counter[CallKey] = Counter()
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
         self.planned: set[CallKey] = set()
-        self.plan_turns: dict[str, int] = {}
         self.epochs: Counter[str] = Counter()
         self.trace: list[str] = []
         self._streams: dict[str, _Stream] = {}
@@ -184,7 +182,6 @@ class _PlanStream:
     async def write(self, request: session_pb2.RunPlanRequest) -> None:
         if request.HasField("start"):
             self._session, self._turn = request.start.hello.session, request.start.turn
-            self._tap.plan_turns[self._session] = self._turn
         await self._call.write(request)
         self._tap.note("=>", self._session, request.SerializeToString(deterministic=True))
         for task in request.tasks.tasks:
