@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,8 @@ _WEAKER: Final = 4  # places with less than a quarter of the longest equal conte
 _LEAD: Final = 4  # tokens before an output that are kept, so that its beginning has a context
 _FRESH_LEAST: Final = 4_096
 _FRESH_SHARE: Final = 8  # of the sorted part: more would cost memory, less would sort too often
+_LITTLE_ENDIAN: Final = array("H", [1]).tobytes() == b"\x01\x00"  # of this machine
+_UNBOUNDED: Final = 2**63 - 1  # the history itself bounds what is new
 _MAGIC: Final = b"FORERUNH"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<8sHI")
@@ -43,7 +44,7 @@ class SortedRun:
     def __init__(self, tokens: array[int], order: Sequence[int] | None = None) -> None:
         self.tokens = tokens
         backwards = array("I", reversed(tokens))
-        if sys.byteorder == "little":
+        if _LITTLE_ENDIAN:
             backwards.byteswap()  # so that bytes compare like numbers
         self._key = _context_key(backwards.tobytes(), len(tokens))
         places = range(1, len(tokens)) if order is None else order
@@ -92,7 +93,7 @@ class SortedRun:
         tokens, order, shared = self.tokens, self._order, self._shared
         nearest = array("I", tail[-_DEPTH:])
         nearest.reverse()
-        if sys.byteorder == "little":
+        if _LITTLE_ENDIAN:
             nearest.byteswap()
         least = 0
         above = bisect_left(order, nearest.tobytes(), *bounds, key=self._key)
@@ -144,7 +145,7 @@ class History:
         self.model = model
         self.limit = max(2 * _LEAD, limit)
         self._sorted: SortedRun | None = None
-        self._fresh = ContextIndex(sys.maxsize)
+        self._fresh = ContextIndex(_UNBOUNDED)
 
     def __len__(self) -> int:
         return (len(self._sorted) if self._sorted else 0) + len(self._fresh)
@@ -177,7 +178,7 @@ class History:
     def install(self, merged: SortedRun, taken: int) -> None:
         """Takes over what `merge` made of the first `taken` new tokens."""
         rest = self._fresh.tokens[taken:]
-        self._sorted, self._fresh = merged, ContextIndex(sys.maxsize)
+        self._sorted, self._fresh = merged, ContextIndex(_UNBOUNDED)
         self._fresh.extend(rest)
 
     def to_bytes(self) -> bytes:
@@ -185,7 +186,7 @@ class History:
         header = json.dumps({"model": self.model, "limit": self.limit, "tokens": len(self)}).encode()
         tokens = array("i", self._sorted.tokens if self._sorted else ())
         tokens.extend(self._fresh.tokens)
-        if sys.byteorder == "big":
+        if not _LITTLE_ENDIAN:
             tokens.byteswap()
         return _HEADER.pack(_MAGIC, _VERSION, len(header)) + header + tokens.tobytes()
 
@@ -207,7 +208,7 @@ class History:
             raise CoreError("invalid_history", f"this is no history of tokens: {error}") from error
         if magic != _MAGIC or version != _VERSION:
             raise CoreError("invalid_history", f"history of version {version}, this program reads {_VERSION}")
-        if sys.byteorder == "big":
+        if not _LITTLE_ENDIAN:
             tokens.byteswap()
         if len(tokens) != count:
             raise CoreError("invalid_history", f"history with {len(tokens)} of {count} tokens: it was cut off")
