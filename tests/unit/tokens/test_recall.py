@@ -11,14 +11,13 @@ import pytest
 
 from forerun.core.errors import CoreError
 from forerun.core.tokens.context import SEPARATOR, ContextIndex, Occurrence
-from forerun.core.tokens.depth import Acceptance
 from forerun.core.tokens.drafts import NOTHING, Draft, chain
 from forerun.core.tokens.evidence import Evidence, EvidenceWeights
 from forerun.core.tokens.histories import Histories, HistoryKey
 from forerun.core.tokens.history import History, SortedRun, merge
 from forerun.core.tokens.noise import fraction, mixed
 from forerun.core.tokens.recall import RecallDrafter
-from forerun.core.tokens.sources import Offer, best, offer_of_model
+from forerun.core.tokens.sources import Offer, best
 
 MODEL = "vocabulary"
 
@@ -403,18 +402,3 @@ def test_sources_compete_by_expected_tokens_a_second() -> None:
     assert best([free, Offer("model", 2.8, 2.0)], 1.0) == Offer("model", 2.8, 2.0)
     assert best([Offer("recall", 0.1, 1.2)], 1.0) is None
     assert best([], 1.0) is None
-
-
-def test_a_draft_model_offers_the_depth_that_its_acceptance_pays() -> None:
-    seconds = {0: 1.0, 1: 1.1, 2: 1.2, 4: 1.4, 7: 1.7}
-    good, bad = Acceptance(), Acceptance()
-    for _ in range(300):
-        good.observe(7, 7)
-        bad.observe(7, 0)
-    deep, shallow = offer_of_model("model", good, seconds, 7), offer_of_model("model", bad, seconds, 7)
-    assert deep is not None
-    assert shallow is not None
-    assert deep.seconds == 1.7
-    assert shallow.seconds == 1.1
-    assert best([shallow], 1.0) is None
-    assert offer_of_model("model", good, seconds, 0) is None
