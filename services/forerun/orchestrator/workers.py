@@ -41,6 +41,7 @@ _SHORT_SECONDS: Final = 5.0
 _LIST_SECONDS: Final = 20.0
 _MERGE_ATTEMPTS: Final = 6
 _TOOL_LISTS: Final = 1_024
+_AT_THE_DOOR: Final = frozenset({ErrorReason.NO_FREE_SLOT, ErrorReason.QUEUE_FULL})
 
 _ListKey = tuple[str, str, str, str]
 
@@ -326,8 +327,8 @@ def _too_large(size: int) -> ExecutionResult:
 
 def _failed(error: ForerunError, *, speculative: bool, seconds: float) -> ExecutionResult:
     """What a broken or refused stream means for the call."""
-    if isinstance(error, ResourceExhausted):
-        # Refused at the door: nothing ran, whatever the contract says.
+    if isinstance(error, ResourceExhausted) and error.reason in _AT_THE_DOOR:
+        # Nothing ran, whatever the contract says. Other limits are met on the way back, too.
         return ExecutionResult(
             status=CallStatus.UNAVAILABLE, failure=failure_from(error), not_started=True, no_slot=speculative
         )

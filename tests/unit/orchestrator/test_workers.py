@@ -18,6 +18,7 @@ from forerun.orchestrator.workers import Workers
 from forerun.runtime.auth import Caller
 from forerun.runtime.bus import Message
 from forerun.runtime.clock import LoopClock
+from forerun.runtime.errors import ErrorReason, ForerunError, ResourceExhausted, message_too_large
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.memory_network import MemoryFabric, MemoryNetwork
 from forerun.runtime.metrics import Metrics
@@ -41,13 +42,19 @@ class Sandbox:
         self.expected: list[bool] = []
         self.versions: list[str] = []
         self.seconds = 0.0
+        self.refusal: ForerunError | None = None
+        self.refuses_after_it_ran = False
 
     async def execute(self, requests: Any, context: Any) -> AsyncIterator[sandbox_pb2.ExecuteInTurnResponse]:
         async for message in requests:
+            if self.refusal is not None and not self.refuses_after_it_ran:
+                raise self.refusal
             self.executed.append(message.request.execution)
             self.expected.append(message.request.expects_state)
             self.versions.append(message.request.action.tool_version)
             await asyncio.sleep(self.seconds)
+            if self.refusal is not None:
+                raise self.refusal
             observation = common_pb2.Observation(content=self.name.encode())
             finished = sandbox_pb2.ExecutionFinished(status=common_pb2.CALL_STATUS_OK, observation=observation)
             yield sandbox_pb2.ExecuteInTurnResponse(response=sandbox_pb2.ExecuteResponse(finished=finished))
@@ -266,6 +273,20 @@ def test_nothing_is_sent_to_a_worker_that_said_that_it_stops() -> None:
         await place.workers.hear(report(own, worker="successor"))
         refused = await place.execute("set", session)
         assert refused.failure is not None and refused.failure.reason == "PEER_UNAVAILABLE"  # it really was asked
+
+    placed(play)
+
+
+def test_what_is_refused_at_the_door_has_not_run_and_a_limit_on_the_way_back_says_nothing_of_that() -> None:
+    async def play(place: Place, session: str, own: str) -> None:
+        sandbox = place.sandboxes[own]
+        for reason in (ErrorReason.NO_FREE_SLOT, ErrorReason.QUEUE_FULL):
+            sandbox.refusal = ResourceExhausted(reason, "no room")
+            refused = await place.execute("put", session)
+            assert refused.not_started and not refused.may_continue
+        sandbox.refusal, sandbox.refuses_after_it_ran = message_too_large(5_000_000, 4_194_304), True
+        broken = await place.execute("put", session)
+        assert not broken.not_started and broken.may_continue
 
     placed(play)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forerun.runtime.clock import LoopClock
-from forerun.runtime.errors import AlreadyExists, ErrorReason, NotFound, ResourceExhausted, Unavailable
+from forerun.runtime.errors import AlreadyExists, ErrorReason, NotFound, ResourceExhausted, Unavailable, never_started
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
 from forerun.sandbox.connectors.port import Ended, ToolFault
@@ -402,8 +402,9 @@ def test_stopping_ends_speculation_at_once_and_lets_real_work_finish(tmp_path: P
         stopping = asyncio.ensure_future(rig.engine.stop(5.0))
         await asyncio.sleep(0.1)
         assert (await ahead.end()).ended is Ended.CANCELLED
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable) as refused:
             rig.engine.execute(Request("new", invocation(), Priority.AUTHORITATIVE))
+        assert never_started(refused.value)  # so that a call that may not be repeated goes elsewhere
         assert (await real.end()).ended is (await slow.end()).ended is Ended.OK
         await stopping
 

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from forerun.runtime.clock import Clock
-from forerun.runtime.errors import AlreadyExists, ErrorReason, ForerunError, NotFound, Unavailable
+from forerun.runtime.errors import (
+    NEVER_STARTED,
+    STARTED_KEY,
+    AlreadyExists,
+    ErrorReason,
+    ForerunError,
+    NotFound,
+    Unavailable,
+)
 from forerun.sandbox.completion import to_the_end
 from forerun.sandbox.connectors.port import Connector, Ended, Result, ToolFault
 from forerun.sandbox.owner import Owner
@@ -68,7 +76,11 @@ class Engine:
             Unavailable: The worker is stopping.
         """
         if self._stopping:
-            raise Unavailable(ErrorReason.SHUTTING_DOWN, "this worker is stopping; another one takes new work")
+            raise Unavailable(
+                ErrorReason.SHUTTING_DOWN,
+                "this worker is stopping; another one takes new work",
+                metadata={STARTED_KEY: NEVER_STARTED},
+            )
         key = (request.invocation.tenant, request.execution)
         if key in self._running:
             raise AlreadyExists(ErrorReason.ALREADY_EXISTS, "an execution of this id is running")
