@@ -35,6 +35,7 @@ _OURS: Final = 2 * len(DEPTHS)
 _TAUGHT: Final = 2  # the chain with 15 drafted tokens: its weights are shown
 _CONTEXT_TOKENS: Final = 700_000  # of the runs of a set that are scored; all others are history only
 _SECONDS: Final = 540.0
+_LEAST_SECONDS: Final = 30.0  # for scoring a set, however long its histories took to sort
 _WARM_UP_SHARE: Final = 0.5  # of the tokens that a fold is scored on
 _RAMP_RATES: Final = (0.3, 0.6, 0.8)
 _GOALS: Final = {  # shared targets: at most 7 and at most 15 drafted
@@ -66,6 +67,7 @@ def score_set(name: str, runs: Sequence[Run], tokens: Tokens, wanted: int, until
     last = FOLDS - 1
     ours = [one for one in contestants(pasts[last], learned) if one.name.startswith("Forerun")]
     began = time.monotonic()
+    until = max(until, began + _LEAST_SECONDS)
     slices = (until - began) / (FOLDS + _WARM_UP_SHARE)
     warmed = began + _WARM_UP_SHARE * slices
     of_last = [run for run in scored if run.fold == last]
@@ -195,7 +197,9 @@ def show(rows: Sequence[Row], console: Console) -> None:
             by_drafter.setdefault((row.more["set"], row.more["drafter"]), []).append(row)
     for (name, drafter), found in by_drafter.items():
         goals = [f"{row.more['goal']}" for row in found if row.more["goal"]]
-        speeds = "  ".join(f"{row.more['proposal_us_p50']:.0f} / {row.more['proposal_us_p99']:.0f}" for row in found)
+        speeds = "  ".join(
+            f"{row.more['proposal_us_p50']:.0f} / {row.more['proposal_us_p99']:.0f}" for row in found if row.n
+        )
         table.add_row(name, drafter, *(_figure(row) for row in found), " / ".join(goals), speeds, f"{found[0].n}")
     console.print(table)
     ramps = [row for row in rows if "of_best_fixed" in row.more]
@@ -223,6 +227,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=data, help="folder with traces/")
     parser.add_argument("--tokens", type=int, default=30_000, help="output tokens of each set that are scored")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="wall time: a slow machine scores fewer tokens")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if not (options.data / "traces").is_dir():
@@ -233,14 +238,15 @@ def main() -> int:
     rows = random_target(tokens)
     for number, name in enumerate(options.sets):
         runs = load(options.data, name, tokens)
-        until = began + _SECONDS * (number + 1) / len(options.sets)
+        until = began + options.seconds * (number + 1) / len(options.sets)
         console.print(f"{time.monotonic() - began:.0f} s: {name}, {len(runs)} runs", highlight=False)
         rows += score_set(name, runs, tokens, options.tokens, until)
         if number == 0:
             rows.append(history_bytes(runs))
     rows += ramp_rows()
+    file = write("drafts", rows, options.out)
     show(rows, console)
-    console.print(f"{time.monotonic() - began:.0f} s; {write('drafts', rows, options.out)}", highlight=False)
+    console.print(f"{time.monotonic() - began:.0f} s; {file}", highlight=False)
     return 0
 
 

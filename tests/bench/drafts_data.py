@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from tests.bench.results import REPOSITORY
 
-SETS: Final = {
-    "tau2": "tau2_agents",
-    "airline": "tau_airline_gpt4o",
-    "MCP": "mcpbench_agents",
+SETS: Final = {  # small ones first: the time that they leave over is the others'
     "LiveMCP": "livemcpbench_sonnet4",
+    "airline": "tau_airline_gpt4o",
     "coding": "coding_real_sessions",
+    "tau2": "tau2_agents",
+    "MCP": "mcpbench_agents",
     "SWE": "swebench_agents",
 }
 FOLDS: Final = 3
