@@ -32,6 +32,11 @@ class Prometheus:
         """The series of a query, now."""
         return await self._ask("query", {"query": query})
 
+    async def between(self, query: str, began: float, ended: float, step_seconds: float) -> list[dict[str, Any]]:
+        """The series of a query over time."""
+        window = {"query": query, "start": str(began), "end": str(ended), "step": f"{step_seconds:.3f}"}
+        return await self._ask("query_range", window)
+
     async def value(self, query: str) -> float | None:
         """The one value of a query; None where it gives no series."""
         series = await self.instant(query)
