@@ -120,11 +120,13 @@ def score(options: SamplingOptions, rule_for: Callable[[int], Rule], tokens: int
     return chi_square(counted, world.exact())
 
 
+@pytest.mark.timeout(600)  # 200,000 tokens: seconds on a machine of its own
 @pytest.mark.parametrize("name", [name for name in OPTIONS if "greedy" not in name])
 def test_rejection_samples_the_targets_distribution(name: str) -> None:
     assert abs(score(OPTIONS[name], Rejection)) < LIMIT
 
 
+@pytest.mark.timeout(600)  # 200,000 tokens: seconds on a machine of its own
 @pytest.mark.parametrize("name", ["plain", "all"])
 def test_coupled_samples_the_targets_distribution(name: str) -> None:
     assert abs(score(OPTIONS[name], Coupled)) < LIMIT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core.tokens.drafts import NOTHING, Draft, chain
@@ -101,6 +101,7 @@ def test_ties_are_broken_by_the_lowest_id_whatever_was_drafted() -> None:
         assert drafted.events == alone.events
 
 
+@settings(max_examples=60)
 @given(st.data())
 def test_any_tree_gives_the_same_text(data: st.DataObject) -> None:
     options = data.draw(st.sampled_from(list(OPTIONS.values())))
