@@ -192,8 +192,15 @@ async def test_a_rolling_upgrade_under_load_fails_no_call(installation: Installa
 @pytest.mark.timeout(300)
 def test_uninstall_leaves_what_the_notes_name(installation: Installation) -> None:
     installation.cluster.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout=3m")
-    claims = [f"persistentvolumeclaim/data-{RELEASE}-nats-0", f"persistentvolumeclaim/data-{RELEASE}-snapshots-0"]
-    installation.wait_for("uninstall", 120, lambda: installation.what_there_is() == claims)
-    instance = f"app.kubernetes.io/instance={RELEASE}"
-    installation.kubectl("delete", "persistentvolumeclaims", "--selector", instance)
+    left = [
+        f"lease.coordination.k8s.io/{RELEASE}-operator",
+        f"persistentvolumeclaim/data-{RELEASE}-nats-0",
+        f"persistentvolumeclaim/data-{RELEASE}-snapshots-0",
+    ]
+    installation.wait_for("uninstall", 120, lambda: installation.what_there_is() == left)
+    installation.kubectl("delete", "persistentvolumeclaims", f"--selector=app.kubernetes.io/instance={RELEASE}")
+    installation.kubectl("delete", "lease", f"{RELEASE}-operator")
+    definitions = "--selector=app.kubernetes.io/part-of=forerun"
+    installation.cluster.plane.kubectl("delete", "customresourcedefinitions", definitions)
     assert installation.what_there_is() == []
+    assert installation.cluster.plane.kubectl("get", "customresourcedefinitions", "--output=name") == ""

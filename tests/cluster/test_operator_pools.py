@@ -162,9 +162,12 @@ async def test_a_deleted_pool_leaves_its_target_and_takes_its_capacity_back(st: 
 
 async def test_a_pool_that_went_while_no_operator_ran_is_found_by_the_next_one(st: Stage, plane: ControlPlane) -> None:
     st.apply(POOL, "pool", {"target": {"name": "d"}, "replicas": 4, "maxReplicas": 9})
-    await until_size(st, 4)
+
+    async def told() -> bool:
+        return await st.capacity("pool") is not None
+
+    await eventually(told, "the workers' capacity", st.tell)
     st.processes.stop("operator", kill=True)
-    assert await st.capacity("pool") is not None
     plane.kubectl("delete", "speculationpool", "pool", "-n", st.namespace, "--timeout=20s")
     st.operator("next")
 

@@ -29,6 +29,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 _IMPORT_SECONDS: Final = 300.0
 _POLICY_QUEUE: Final = "100"
 _PROCESS: Final = "node"
+_BRIDGE: Final = "cni0"
 
 
 class Node:
@@ -146,7 +147,7 @@ oom_score = 0
             "type": "host-local", "ranges": [[subnet]], "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "/run/addresses",
         }  # fmt: skip
         bridge = {
-            "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "hairpinMode": True,
+            "type": "bridge", "bridge": _BRIDGE, "isGateway": True, "ipMasq": False, "hairpinMode": True,
             "ipam": addresses,
         }  # fmt: skip
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}
@@ -225,6 +226,8 @@ oom_score = 0
         run(*self._network.enter, "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1")
         new = ("-m", "conntrack", "--ctstate", "NEW", "-j", "NFQUEUE", "--queue-num", _POLICY_QUEUE)
         run(*self._network.enter, "iptables", "-w", "-I", "FORWARD", *new)
+        # What pods ask of the node itself, where the API server is, is not forwarded.
+        run(*self._network.enter, "iptables", "-w", "-I", "INPUT", "-i", _BRIDGE, *new)
 
     def _make_cgroups(self) -> None:
         for hierarchy in _CGROUPS.iterdir():
