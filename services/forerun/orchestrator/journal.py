@@ -178,8 +178,14 @@ class Journal:
                     expected_last_sequence=self._sequence,
                     timeout_seconds=_APPEND_SECONDS,
                 )
-            except SequenceMismatch:
-                if not uncertain or not await self._stored_before(owed):
+            except SequenceMismatch as error:
+                stored = await self._stored_before(owed) if uncertain else False
+                if stored is None and error.actual is None:
+                    # The broker still replicates the first try, and refuses a second one beside it.
+                    await asyncio.sleep(wait)
+                    wait = min(_RETRY_MAX_SECONDS, wait * 2)
+                    continue
+                if not stored:
                     self._replaced()
                     return
             except Unavailable as error:
@@ -195,15 +201,17 @@ class Journal:
             return
         self._done(owed, stored=False)
 
-    async def _stored_before(self, owed: _Owed) -> bool:
-        """Whether the event after our last one is this very event, whose acknowledgement was lost."""
+    async def _stored_before(self, owed: _Owed) -> bool | None:
+        """Whether the event after our last one is this one, whose acknowledgement was lost; None: none is there."""
         following: list[Message] | None = None
         while following is None:
             try:
                 following = await self._bus.read(self._subject, after_sequence=self._sequence, limit=1)
             except Unavailable:
                 await asyncio.sleep(_RETRY_SECONDS)
-        if not following or event_pb2.SessionEvent.FromString(following[0].data).id != owed.id:
+        if not following:
+            return None
+        if event_pb2.SessionEvent.FromString(following[0].data).id != owed.id:
             return False
         self._sequence = following[0].sequence or self._sequence
         return True

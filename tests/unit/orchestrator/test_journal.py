@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from forerun.core.outcomes import CallStatus, Served
 from forerun.core.session import Append, CallAnswer, CallFinished, CallIntent, UserTurn
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.records import EventContext
+from forerun.runtime.bus_errors import AppendUncertain, SequenceMismatch
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
 from forerun.runtime.bus_memory_faults import AppendFault, Faults
 from forerun.runtime.clock import LoopClock
@@ -96,6 +97,68 @@ def test_an_append_that_was_stored_is_known_again_by_its_id() -> None:
         assert await owner.kinds() == ["intent", "user_turn"]
 
     run(test, *[AppendFault.UNACKNOWLEDGED] * 4)
+
+
+class Replicating(MemoryBus):
+    """A cluster without its majority: the first append stays in process, and refuses all others of its subject."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, "owner")
+        self.majority = False
+        self.in_process: tuple[str, bytes] | None = None
+
+    async def append(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        expected_last_sequence: int | None = None,
+        timeout_seconds: float,
+    ) -> int:
+        if self.majority:
+            return await super().append(
+                subject, data, expected_last_sequence=expected_last_sequence, timeout_seconds=timeout_seconds
+            )
+        if self.in_process is not None:
+            raise SequenceMismatch(expected_last_sequence or 0)
+        self.in_process = subject, data
+        raise AppendUncertain("no majority")
+
+    async def have_majority(self) -> None:
+        """What is in process is stored."""
+        assert self.in_process is not None
+        self.majority = True
+        await self.append(*self.in_process, timeout_seconds=1.0)
+
+
+def test_an_append_that_is_still_replicated_is_no_other_owner() -> None:
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        owner = Owner(clock, ids, Faults())
+        bus = Replicating(owner.bus.broker)
+        journal = Journal(
+            bus,
+            SUBJECT,
+            EventContext("t", "p", "c", "a", "s", 1, clock, ids),
+            acknowledged=lambda *_: None,
+            lost=owner._lose,
+            owner="replica",
+        )
+        writing = asyncio.ensure_future(journal.run())
+        journal.write(Append(1, UserTurn("hello")))
+        await asyncio.sleep(20.0)
+        assert (owner.lost, journal.owed) == (False, 1)
+        await bus.have_majority()
+        journal.write(Append(2, UserTurn("again")))
+        await asyncio.sleep(5.0)
+        assert (owner.lost, journal.owed) == (False, 0)
+        assert await owner.kinds() == ["user_turn", "user_turn"]
+        for task in (writing, owner.task):
+            task.cancel()
+            await asyncio.wait([task])
+
+    run_virtual(main)
 
 
 def test_an_outcome_stays_owed_however_long_the_outage_is() -> None:
