@@ -17,13 +17,14 @@ from forerun.serving.server import HOME, Installation, Options, running
 from tests.integration.serving.conftest import REPOSITORY
 
 
+@pytest.mark.timeout(300)
 def test_the_declared_times_of_the_toy_pair_are_measured(installation: Installation, tmp_path: Path) -> None:
     out = tmp_path / "table.json"
     command = [
         sys.executable, "-m", "forerun.cli.main", "models", "calibrate", "toy",
         "--quick", "--json", "--out", str(out), "--triton", str(REPOSITORY / HOME),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == json.loads(out.read_text())["rows"]
     table = StepTable.from_json(json.loads(out.read_text()))

@@ -10,7 +10,7 @@ from tests.integration.serving.conftest import Served
 from tests.integration.serving.equality import PROMPT, check, check_rejection
 from tests.integration.serving.inprocess import Pair, decode
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 
 async def test_every_drafter_and_option_gives_the_tokens_of_the_target_alone(toy: Served) -> None:

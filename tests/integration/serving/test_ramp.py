@@ -20,7 +20,7 @@ from forerun.serving.profile import Coupled, read_profile
 from forerun.serving.server import Installation
 from tests.integration.serving.conftest import Served, serving
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 RAMP = (1, 8, 64, 8, 1)
 ARMS: Mapping[str, Mapping[str, Any]] = {
