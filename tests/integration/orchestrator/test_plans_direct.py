@@ -331,6 +331,29 @@ def test_tasks_and_plans_are_taken_back_without_the_platform(stage: Any) -> None
     stage(play)
 
 
+def test_after_a_task_that_was_taken_back_the_next_one_has_its_deadline(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        loop = asyncio.get_running_loop()
+        failed: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: failed.append(context))
+        async with client_with_a_way_around(s) as client, client.session("a") as session:
+            await asyncio.sleep(1.0)
+            await s.platform.stop_service("orchestrator", 0.2)
+            await asyncio.sleep(AWAY)
+            async with session.plan() as plan:
+                late = PlanTask("late", "hang", {"id": 2}, timeout_seconds=3.0)
+                await plan.add(PlanTask("hangs", "hang", {"id": 1}), late)
+                await asyncio.sleep(1.0)
+                began = loop.time()
+                await plan.cancel("hangs")
+                result = await plan.finish()
+                assert loop.time() - began < 10.0
+            assert [one.status for one in result.tasks] == [TaskStatus.CANCELLED, TaskStatus.TIMEOUT]
+            assert not failed
+
+    stage(play)
+
+
 @pytest.mark.parametrize(
     ("tasks", "problem"),
     [

@@ -146,7 +146,7 @@ class OpenCalls:
         self._batches[batch.turn] = batch
         for one in batch.calls:
             self._calls[one.key] = one
-            one.answer.add_done_callback(partial(self._done, one.key))
+            one.answer.add_done_callback(partial(self._done, one.key, batch))
 
     def __iter__(self) -> Iterator[Batch]:
         return iter([self._batches[turn] for turn in sorted(self._batches)])
@@ -243,13 +243,13 @@ class OpenCalls:
             ),
         )
 
-    def _done(self, key: tuple[int, int], _: object) -> None:
+    def _done(self, key: tuple[int, int], batch: Batch, _: object) -> None:
         self._calls.pop(key, None)
-        batch = self._batches[key[0]]
         batch.unanswered -= 1
         batch.progressed_at = asyncio.get_running_loop().time()
         if not batch.unanswered:
-            del self._batches[batch.turn]
+            if self._batches.get(batch.turn) is batch:  # else the next task of a plan is asked for already
+                del self._batches[batch.turn]
             if batch.timer is not None:
                 batch.timer.cancel()
 
