@@ -58,7 +58,7 @@ def _read_in_order(evidence: Evidence, one: Asked, resource: str, epoch: int) ->
                 f"{execution.key} had made it {written} before (asked at {one.asked_at:.3f}, it ended at "
                 f"{execution.ended_at})"
             )
-        if written <= epoch and _after(execution, one):
+        if written <= epoch and _after(evidence, execution, one):
             yield f"1: {name_of(one)} saw epoch {epoch} of {resource}, made by the later call {execution.key}"
 
 
@@ -68,7 +68,7 @@ def _written_in_order(evidence: Evidence, one: Asked, resource: str, epoch: int,
             continue
         if written > epoch and _before(evidence, execution, one) and own.key == key_of(one):
             yield f"1: {name_of(one)} wrote epoch {epoch} of {resource} before the earlier call {execution.key}"
-        if written < epoch and _after(execution, one) and own.key == key_of(one):
+        if written < epoch and _after(evidence, execution, one) and own.key == key_of(one):
             yield f"1: {name_of(one)} wrote epoch {epoch} of {resource} after the later call {execution.key}"
 
 
@@ -99,11 +99,12 @@ def _before(evidence: Evidence, execution: Execution, one: Asked) -> bool:
     return done is not None and done < one.asked_at and _over(execution, done)
 
 
-def _after(execution: Execution, one: Asked) -> bool:
+def _after(evidence: Evidence, execution: Execution, one: Asked) -> bool:
     session, turn, index = split_key(execution.key)
     later = session == one.session and (turn, index) > (one.turn, one.index)
-    # What is asked for beside a message is in no order with its calls.
-    beside = BESIDE_INDEX in (one.index, index if turn == one.turn else 0)
+    # What is asked for beside a message is in no order with its calls. Where an owner forgot, turns come again, and a
+    # call beside a message can have the turn of an earlier one, which is higher.
+    beside = BESIDE_INDEX in (one.index, index if turn == one.turn or evidence.forgetful else 0)
     return later and not beside and _meanwhile(execution, one)
 
 

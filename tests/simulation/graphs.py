@@ -91,15 +91,16 @@ def draw_graph(chance: random.Random, taste: Taste) -> tuple[list[Planned], Grap
     cancel = None
     if chance.random() < 0.15:
         cancel = chance.choice([None, chance.randrange(len(calls))]), chance.uniform(0.0, 2.0)
+    cut_off = chance.random() < 0.2
     graph = Graph(
         refers=refers,
         after=after,
         pauses=[chance.choice([0.0, 0.0, 0.3]) for _ in calls],
         on_failure=chance.choice([OnFailure.ISOLATE, OnFailure.FAIL_FAST, OnFailure.WAIT_ALL]),
-        reads_first=chance.random() < 0.3,
+        reads_first=chance.random() < (0.6 if cut_off else 0.3),
         in_flight=chance.choice([None, None, 1, 2]),
         cancel=cancel,
-        cut_off=chance.random() < 0.1,
+        cut_off=cut_off,
         again=chance.randrange(1, len(calls)) if chance.random() < 0.25 else None,
     )
     return calls, graph
