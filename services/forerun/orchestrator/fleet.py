@@ -192,6 +192,9 @@ class Fleet:
     def _known(self, address: str) -> Worker | None:
         """The worker at an address, made known if there is room; None where there are too many already."""
         worker = self._workers.get(address)
+        if worker is None and len(self._workers) >= limits.WORKERS:
+            # Where pools grow and shrink most addresses are those of workers that were.
+            self._workers = {known: one for known, one in self._workers.items() if not _gone(one)}
         if worker is None and len(self._workers) < limits.WORKERS:
             worker = self._workers[address] = self._made(address)
             # It may be that of another owner: nothing is sent to it that could go elsewhere, and its time runs.

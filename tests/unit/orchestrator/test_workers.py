@@ -344,5 +344,12 @@ def test_no_more_workers_than_the_bound_are_known(monkeypatch: pytest.MonkeyPatc
             workers.has_slot(session)
             held.add(workers.holder(session))
         assert held == {"one", "two"}
+        # A place is free where one of them was not heard of for so long that it is given up.
+        for _ in range(7):
+            await asyncio.sleep(10.0)
+            await workers.hear(report("two"))
+        await workers.hear(report("three"))
+        await workers.hear(report("four"))
+        assert {workers.place(ids.uuid7()) for _ in range(50)} == {"two:1", "three:1"}
 
     run_virtual(main)
