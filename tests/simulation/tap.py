@@ -94,6 +94,8 @@ class Tap:
     def task_ended(self, key: CallKey, task: plan_pb2.PlanTaskEnded) -> None:
         """A task of a plan has its end."""
         self.answered[key] += 1
+        if task.status == plan_pb2.TASK_STATUS_SKIPPED:
+            return  # it was no call: another owner may not know of its message, and its turn can come again
         self.answers.setdefault(key, []).append((task.status, task.observation.digest, task.failure.reason))
 
     def received(self, session: str, response: session_pb2.ConnectResponse) -> None:
