@@ -19,7 +19,7 @@ def answers(evidence: Evidence) -> Iterator[str]:
     for key, count in tap.answered.items():
         if count > tap.asks[key]:
             yield f"4: {key} was asked {tap.asks[key]} times and answered {count} times"
-        different = set(tap.answers[key])
+        different = set(tap.answers.get(key, ()))
         if len(different) > 1 and not evidence.forgetful:
             yield f"4: {key} was answered in {len(different)} ways: {sorted(map(str, different))}"
     if evidence.diary.open:
