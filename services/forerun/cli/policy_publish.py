@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Checks the file and publishes it. Without policies and servers it takes back what the name held.
+    """Checks the file and publishes it. An empty one takes back what the name held.
 
     Raises:
         ForerunError: the file cannot be used, or the broker is not there in time.
@@ -50,7 +50,7 @@ async def publish(bus: Bus, name: str, message: policy_pb2.PolicyFile) -> None:
         ForerunError: the broker refuses.
     """
     policies = bus.kv(POLICIES)
-    if message.policies or message.servers:
+    if message.policies or message.servers or message.models:
         await policies.put(name, message.SerializeToString())
     elif await policies.get(name) is not None:
         await policies.delete(name)

@@ -87,8 +87,31 @@ async def test_a_policy_file_is_published_and_taken_back(broker: Broker, passwor
     assert await published(broker) == {}
 
 
+async def test_models_alone_are_published_and_taken_back(broker: Broker, passwords: Path, tmp_path: Path) -> None:
+    """Models have no custom resource, so this is how an installation gets them."""
+    assert await run("setup", "--server", broker.url, "--passwords", passwords) == 0
+    file = tmp_path / "models.yaml"
+    publish = ["policy", "publish", str(file), "--name", "models", "--server", broker.url, "--password-file"]
+    publish += [str(passwords / "operator"), "--seconds", "0"]
+    file.write_text("models: [{name: m, providers: [{name: house, url: 'http://models:8000/v1', secret: key}]}]")
+    assert await asyncio.to_thread(main, publish) == 0
+    (held,) = (await stored(broker)).values()
+    assert [(model.name, model.providers[0].secret) for model in held.models] == [("m", "key")]
+    file.write_text("models: [{name: m}]")
+    assert await asyncio.to_thread(main, publish) != 0
+    assert list((await stored(broker)).values()) == [held], "a broken file replaced a good one"
+    file.write_text("{}")
+    assert await asyncio.to_thread(main, publish) == 0
+    assert await stored(broker) == {}
+
+
 async def published(broker: Broker) -> dict[str, list[str]]:
-    """Names of policies by the name under which they were published, as an orchestrator reads them."""
+    """Names of policies by the name under which they were published."""
+    return {key: [policy.name for policy in file.policies] for key, file in (await stored(broker)).items()}
+
+
+async def stored(broker: Broker) -> dict[str, policy_pb2.PolicyFile]:
+    """What was published, by its name, as an orchestrator reads it."""
     clock = SystemClock()
     options = NatsOptions(servers=(broker.url,), user="orchestrator", password=broker.password("orchestrator"))
     bus = await NatsBus.connect(options, clock=clock, ids=SystemIds(clock), timeout_seconds=10.0)
@@ -97,8 +120,7 @@ async def published(broker: Broker) -> dict[str, list[str]]:
         found = {key: await bucket.get(key) for key in await bucket.keys()}
     finally:
         await bus.close(1.0)
-    files = {key: policy_pb2.PolicyFile.FromString(entry.value) for key, entry in found.items() if entry is not None}
-    return {key: [policy.name for policy in file.policies] for key, file in files.items()}
+    return {key: policy_pb2.PolicyFile.FromString(entry.value) for key, entry in found.items() if entry is not None}
 
 
 def test_a_missing_password_is_named(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
