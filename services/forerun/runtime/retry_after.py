@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import email.utils
+import re
 from collections.abc import Mapping
+from typing import Final
+
+_MILLISECONDS: Final = re.compile("[0-9]{1,15}")
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
@@ -17,7 +21,7 @@ def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
         Seconds, not negative; None where there is no such header, or none that can be understood.
     """
     if milliseconds := headers.get("retry-after-ms"):
-        return float(milliseconds) / 1000 if milliseconds.isdigit() else None
+        return int(milliseconds) / 1000 if _MILLISECONDS.fullmatch(milliseconds) else None
     text = headers.get("retry-after", "").strip()
     try:
         seconds = float(text)

@@ -89,6 +89,7 @@ def test_any_text_is_read_as_the_platform_reads_it(text: str) -> None:
         {"retry-after": "inf"}, {"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}, {"retry-after": "soon"},
         {"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}, {"retry-after-ms": "1500"}, {"retry-after-ms": "x"},
         {"retry-after": ""}, {}, {"retry-after": "1e3"}, {"retry-after-ms": "20", "retry-after": "9"},
+        {"retry-after-ms": "\u00b2"},
     ],
 )  # fmt: skip
 def test_a_provider_is_waited_for_as_the_platform_does(headers: dict[str, Any]) -> None:

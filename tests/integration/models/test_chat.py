@@ -329,3 +329,35 @@ def test_secrets_go_by_name_are_read_for_each_request_and_are_in_no_log(
             headers=(("x-team", "secret:team"),),
         )  # fmt: skip
     assert "sk-" not in caplog.text and "blue" not in caplog.text
+
+
+@pytest.mark.parametrize("delta", [{"content": "\ud83d"}, {"tool_calls": [{"function": {"arguments": "\ud83d"}}]}])
+def test_half_of_a_surrogate_pair_is_what_the_provider_did_wrong(delta: dict[str, object]) -> None:
+    async def behave(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.event({"choices": [{"index": 0, "delta": delta}]})
+        await exchange.end()
+
+    async def talk(client: ChatCompletions, server: ModelServer) -> None:
+        with pytest.raises(ModelError, match="no Unicode") as raised:
+            await ask(client)
+        assert (raised.value.error.reason, raised.value.failed.fault) == (ErrorReason.MODEL_PROTOCOL, Fault.BROKEN)
+
+    run(behave, talk)
+
+
+def test_an_answer_as_long_as_it_may_be_ends_with_the_words_of_its_provider() -> None:
+    """The end and the bill come behind the last token, so that token must not be the last thing that is read."""
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.head()
+        for _ in range(3):
+            await exchange.token("x")
+        await exchange.end("length", usage=(7, 3))
+
+    async def talk(client: ChatCompletions, server: ModelServer) -> None:
+        message = await ask(client, replace(QUESTION, max_output_tokens=3))
+        assert message.text == "xxx"
+        assert message.finished == Finished(FinishReason.LENGTH, Usage(7, 3), "m-1")
+
+    run(behave, talk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from forerun.core.race import Race
 from forerun.core.race_replicas import Fault
 from forerun.core.tokens import Usage
 from forerun.runtime.clock import Clock
-from forerun.runtime.errors import Bug, ErrorReason, ForerunError, Unavailable
+from forerun.runtime.errors import Bug, DeadlineExceeded, ErrorReason, ForerunError, Unavailable
 from forerun.runtime.ids import Ids
 from forerun.runtime.models.calling import ModelCall
 from forerun.runtime.models.catalogue import Model, Provider
@@ -81,12 +82,12 @@ def request(temperature: float | None = 0.0) -> ModelRequest:
     return ModelRequest(messages=(Message("user", "hello"),), temperature=temperature)
 
 
-def play(test: Callable[[Models, Model], Awaitable[None]], *scripts: Script) -> list[Scripted]:
+def play(test: Callable[[Models, Model], Awaitable[None]], *scripts: Script, concurrency: int = 8) -> list[Scripted]:
     ports = {f"p{number}": Scripted(script) for number, script in enumerate(scripts)}
 
     async def main(clock: Clock, ids: Ids) -> None:
         models = Models.made_of(lambda provider: ports[provider.name])
-        providers = tuple(Provider(name=name, url="http://x/v1", model="m") for name in ports)
+        providers = tuple(Provider(name=name, url="http://x/v1", model="m", concurrency=concurrency) for name in ports)
         model = Model("m", providers, Race())
         await models.adopt([model])
         pace = models.pace(model)
@@ -167,6 +168,36 @@ def test_a_slow_reader_holds_the_provider_back_within_a_bound() -> None:
         assert sent < 100
 
     play(test, endless)
+
+
+def test_waiting_for_a_place_ends_with_the_request_and_costs_nothing() -> None:
+    async def test(models: Models, model: Model) -> None:
+        loop = asyncio.get_running_loop()
+        busy = asyncio.create_task(read(models.call(model, request(), CallTerms())))
+        await asyncio.sleep(0.1)
+        began = loop.time()
+        call = models.call(model, request(), CallTerms(deadline=began + 2.0))
+        with pytest.raises(DeadlineExceeded, match="had no place for 2 s") as raised:
+            await read(call)
+        assert loop.time() - began == pytest.approx(2.0)
+        assert raised.value.metadata["limit"] == "timeout_seconds"
+        assert [bill.usage for bill in call.bills()] == [Usage()], "nothing was sent"
+        assert (await busy).text == "one "
+
+    (port,) = play(test, says("one", after=10.0), concurrency=1)
+    assert port.asked == 1
+
+
+def test_what_was_stopped_is_estimated_at_no_more_tokens_than_it_was_allowed() -> None:
+    async def test(models: Models, model: Model) -> None:
+        call = models.call(model, replace(request(), max_output_tokens=5), CallTerms())
+        async with contextlib.aclosing(call.events()) as events:
+            async for _ in events:
+                break
+        (bill,) = call.bills()
+        assert (bill.usage.output_tokens, bill.usage.estimated) == (5, True)
+
+    play(test, says("long" * 100, between=1.0))
 
 
 def test_a_defect_of_a_client_is_an_error_and_no_silence() -> None:

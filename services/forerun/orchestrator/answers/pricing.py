@@ -26,7 +26,7 @@ def price_of(model: Model, request: ModelRequest, *, known_output: float | None 
     expected_input = estimated_tokens(request.size_bytes)
     most = expected = 0.0
     for provider in _able(model, request):
-        tokens = min(provider.max_output_tokens, request.max_output_tokens or provider.max_output_tokens)
+        tokens = provider.most_output(request.max_output_tokens)
         likely = min(float(tokens), known_output if known_output is not None else _SHARE_OF_MOST * tokens)
         most = max(most, provider.prices.of(Usage(most_input, tokens)))
         expected = max(expected, provider.prices.of(Usage(expected_input, int(likely))))

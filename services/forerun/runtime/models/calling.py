@@ -73,7 +73,8 @@ class Attempt:
         if not began:
             return Usage()
         prompt = known.input_tokens if known is not None else estimated_tokens(request.size_bytes)
-        return Usage(prompt, estimated_tokens(self.message.output_bytes), True)
+        most = self.endpoint.provider.most_output(request.max_output_tokens)
+        return Usage(prompt, min(most, estimated_tokens(self.message.output_bytes)), True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class ModelCall:
         endpoint = attempt.endpoint
         try:
             async with (
-                endpoint.place(waits=waits),
+                endpoint.place(waits=waits, until=self._race.terms.deadline),
                 contextlib.aclosing(endpoint.port.generate(self.request, self._deadlines(endpoint))) as events,
             ):
                 async for event in events:

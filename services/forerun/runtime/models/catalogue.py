@@ -43,6 +43,10 @@ class Provider:
     concurrency: int = limits.MODEL_REQUESTS
     continues: bool = False
 
+    def most_output(self, asked: int | None) -> int:
+        """Generated tokens of a request that asks for so many at most; None where it does not say."""
+        return min(self.max_output_tokens, asked or self.max_output_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

@@ -184,18 +184,19 @@ class ChatCompletions:
     ) -> AsyncGenerator[ModelEvent, None]:
         streams = "text/event-stream" in response.headers.get("content-type", "")
         completion = Completion(request.size_bytes)
-        most = min(self.provider.max_output_tokens, request.max_output_tokens or self.provider.max_output_tokens)
+        most = self.provider.most_output(request.max_output_tokens)
         texts = self._events(response, until) if streams else self._whole(response, until)
         take: Callable[[str], list[ModelEvent]] = completion.chunk if streams else completion.whole
         async with contextlib.aclosing(texts):
             async for text in texts:
-                for event in take(text):
-                    until.token()
-                    yield event
-                if completion.deltas >= most and completion.ended is None:
+                events = take(text)
+                if completion.deltas > most and completion.ended is None:
                     # Each delta is a token or more: the provider does not keep to its own bound, so it is stopped.
                     completion.ended = FinishReason.LENGTH
                     break
+                for event in events:
+                    until.token()
+                    yield event
         if completion.ended is None:
             raise broken(self.provider.name, "ended its answer without an end")
         yield completion.finished()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from forerun.core import limits
 from forerun.core.race_replicas import Fault
 from forerun.runtime.errors import ErrorReason, ResourceExhausted
 from forerun.runtime.models.catalogue import Provider
-from forerun.runtime.models.errors import ModelError, too_slow
+from forerun.runtime.models.errors import ModelError, no_place
 from forerun.runtime.models.port import ModelPort
 
 MakePort = Callable[[Provider], ModelPort]
@@ -36,12 +37,13 @@ class Endpoint:
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     @contextlib.asynccontextmanager
-    async def place(self, *, waits: bool) -> AsyncIterator[None]:
+    async def place(self, *, waits: bool, until: float = math.inf) -> AsyncIterator[None]:
         """A place for one request, in the order of asking.
 
         Args:
             waits: Somebody waits for it. Else it goes only where there is a place now: what nobody waits for is never
                 queued.
+            until: When the request has to have ended, on the loop's clock.
 
         Raises:
             ModelError: there is none.
@@ -49,7 +51,7 @@ class Endpoint:
         if self.busy < self.provider.concurrency and not self._waiting:
             self.busy += 1
         else:
-            await self._queue(waits)
+            await self._queue(waits, until)
         try:
             yield
         finally:
@@ -57,14 +59,15 @@ class Endpoint:
             if self.retired and not self.busy:
                 await self.port.close()
 
-    async def _queue(self, waits: bool) -> None:
+    async def _queue(self, waits: bool, until: float) -> None:
         if not waits or len(self._waiting) >= limits.MODEL_QUEUE:
             raise _full(self.provider)
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[None] = loop.create_future()
         self._waiting.append(place)
-        seconds = self.provider.deadlines.first_token
+        began, longest = loop.time(), self.provider.deadlines.first_token
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(min(began + longest, until)):
                 await place
         except BaseException as error:
             if place.done() and not place.cancelled():
@@ -72,7 +75,8 @@ class Endpoint:
             elif place in self._waiting:
                 self._waiting.remove(place)
             if isinstance(error, TimeoutError):
-                raise too_slow(self.provider.name, "first_token_seconds", seconds) from None
+                which = "timeout_seconds" if until < began + longest else "first_token_seconds"
+                raise no_place(self.provider.name, which, min(longest, until - began)) from None
             raise
 
     def _give_on(self) -> None:

@@ -57,6 +57,19 @@ def not_understood(provider: str, what: str) -> ModelError:
     )  # fmt: skip
 
 
+def no_place(provider: str, which: str, seconds: float) -> ModelError:
+    """Its places were taken for so long: nothing was sent, and nothing has to be paid."""
+    return ModelError(
+        DeadlineExceeded(
+            ErrorReason.MODEL_TIMEOUT,
+            f"the model provider {provider} had no place for {seconds:g} s ({which}); its `concurrency` in the policy "
+            "is how many requests it gets at once",
+            metadata={"provider": provider, "limit": which, "seconds": f"{seconds:g}"},
+        ),
+        Fault.FULL,
+    )  # fmt: skip
+
+
 def too_slow(provider: str, which: str, seconds: float) -> ModelError:
     """One of its deadlines has passed; `which` is the field of the policy that holds it."""
     return ModelError(

@@ -31,13 +31,12 @@ class NotACompletion(Exception):
 
 def request_body(request: ModelRequest, provider: Provider) -> bytes:
     """The body of a request."""
-    most = min(provider.max_output_tokens, request.max_output_tokens or provider.max_output_tokens)
     body: dict[str, Any] = {
         "model": provider.model,
         "messages": [_message(one) for one in request.messages],
         "stream": True,
         "stream_options": {"include_usage": True},
-        "max_tokens": most,
+        "max_tokens": provider.most_output(request.max_output_tokens),
     }
     for name, value in (("temperature", request.temperature), ("top_p", request.top_p), ("seed", request.seed)):
         if value is not None:
@@ -107,7 +106,8 @@ class Completion:
 
     def finished(self) -> Finished:
         """Its end."""
-        usage = self._usage or Usage(estimated_tokens(self.prompt_bytes), estimated_tokens(self._output_bytes), True)
+        generated = max(self.deltas, estimated_tokens(self._output_bytes))
+        usage = self._usage or Usage(estimated_tokens(self.prompt_bytes), generated, True)
         return Finished(self.ended or FinishReason.OTHER, usage, self._model)
 
     def _note(self, body: dict[str, Any]) -> None:
@@ -133,14 +133,14 @@ class Completion:
         events: list[ModelEvent] = []
         text = delta.get("content")
         if isinstance(text, str) and text:
-            events.append(TextDelta(text))
-            self._output_bytes += len(text.encode("utf-8", "replace"))
+            events.append(TextDelta(_unicode(text)))
+            self._output_bytes += len(text.encode())
         elif text is not None and not isinstance(text, str):
             raise NotACompletion("content that is no text")
         for thought in (delta.get("reasoning_content"), delta.get("reasoning")):
             if isinstance(thought, str) and thought:
                 events.append(TextDelta(""))  # it is at work; what it thinks is no part of the answer
-                self._output_bytes += len(thought.encode("utf-8", "replace"))
+                self._output_bytes += len(thought.encode("utf-8", "surrogatepass"))
                 break
         events += self._calls(delta.get("tool_calls"))
         self.deltas += bool(events)
@@ -161,8 +161,8 @@ class Completion:
         if not isinstance(index, int) or not 0 <= index < _MOST_CALLS:
             raise NotACompletion("a tool call with an impossible index")
         parts = [call.get("id"), function.get("name"), function.get("arguments")]
-        identity, name, arguments = (one if isinstance(one, str) else "" for one in parts)
-        self._output_bytes += len(name.encode("utf-8", "replace")) + len(arguments.encode("utf-8", "replace"))
+        identity, name, arguments = (_unicode(one) if isinstance(one, str) else "" for one in parts)
+        self._output_bytes += len(name.encode()) + len(arguments.encode())
         return ToolCallDelta(index, identity, name, arguments)
 
 
@@ -186,6 +186,15 @@ def _object(data: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise NotACompletion("JSON that is no object")
     return body
+
+
+def _unicode(text: str) -> str:
+    """The text, where it is Unicode. JSON can spell half of a surrogate pair, which is none and goes on no wire."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotACompletion("text that is no Unicode") from None
+    return text
 
 
 def _choice(body: dict[str, Any]) -> dict[str, Any] | None:
