@@ -11,7 +11,7 @@ failure touches only these.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -115,6 +115,8 @@ class RequestTerms:
         second_cost: Price of a second attempt.
         second_worth: What a second of waiting is worth, in the same money.
         alpha: The operator's dial between cost (0) and speed (1).
+        affords: Asked before what may have begun, and so may have cost its price, is sent again: whether there is
+            money for that. True takes it. None where money does not matter.
     """
 
     repeatable: bool = True
@@ -124,6 +126,7 @@ class RequestTerms:
     second_cost: float = 0.0
     second_worth: float = 1.0
     alpha: float = 0.0
+    affords: Callable[[], bool] | None = None
 
 
 @dataclass(slots=True)
@@ -293,12 +296,17 @@ class ReplicaRace:
                 return None
             backoff = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (self.attempts - 1)
             wait = max(min(backoff, limits.RETRY_BACKOFF_MAX_SECONDS), failed.retry_after_seconds or 0.0)
-        if now + wait >= self.terms.deadline or not self.replicas[replica].retries.spend():
+        if now + wait >= self.terms.deadline or (failed.began and not self._affords()):
+            return None
+        if not self.replicas[replica].retries.spend():
             return None
         if not wait:
             return self._start(replica, now)
         self._retry_replica, self._retry_at = replica, now + wait
         return []
+
+    def _affords(self) -> bool:
+        return self.terms.affords is None or self.terms.affords()
 
     def _fit(self, replica: int, now: float) -> bool:
         """It is well, or may be back and nobody has asked it yet."""

@@ -31,6 +31,8 @@ class Fate:
     score_seconds: float
     score_cost: float
     stop_seconds: float
+    breaks: int = 0
+    """Attempts that break off, each after it has cost as much."""
 
 
 fates = st.builds(
@@ -44,6 +46,7 @@ fates = st.builds(
     score_seconds=st.sampled_from([0.1, 1.0, math.inf]),
     score_cost=st.sampled_from([0.0, 0.5, 1.0]),
     stop_seconds=st.sampled_from([0.0, 0.05]),
+    breaks=st.sampled_from([0, 0, 1, 2]),
 )
 
 
@@ -54,10 +57,13 @@ class World:
     machine: BestOf | Beam
     fates: list[Fate]
     deadline: float = 100.0
+    off_at: float = math.inf
     now: float = 0.0
     launched: list[Generate] = field(default_factory=list)
+    launched_at: list[float] = field(default_factory=list)
     judged: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
+    broken: Counter[int] = field(default_factory=Counter)
     under_way: dict[int, str] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
@@ -71,6 +77,7 @@ class World:
     def run(self) -> Decided:
         self._take(self.machine.begin(0.0))
         self._at(self.deadline, lambda: list(self.machine.expire()))
+        self._at(self.off_at, lambda: list(self.machine.forbid(Limit.SWITCHED_OFF)))
         while self._events or self.machine.next_time() < math.inf:
             due = self.machine.next_time()
             if due < math.inf and (not self._events or due < self._events[0][0]):
@@ -92,6 +99,10 @@ class World:
     def _fate(self, candidate: int) -> Fate:
         return self.fates[candidate % len(self.fates)]
 
+    def _cost(self, candidate: int) -> float:
+        """Of what broke off."""
+        return self.broken[candidate] * self._fate(candidate).cost
+
     def _pay(self, money: float) -> float:
         self.spent += money
         return money
@@ -99,9 +110,13 @@ class World:
     def _take(self, steps: object) -> None:
         for step in steps:  # type: ignore[attr-defined]
             assert not self.decisions, f"{step} after the decision"
+            if self.now > self.off_at:
+                assert not isinstance(step, Score), "a score beside the only answer"
+                assert not isinstance(step, Generate) or step.whole, "another beginning"
             if isinstance(step, Generate):
                 assert step.candidate == len(self.launched)
                 self.launched.append(step)
+                self.launched_at.append(self.now)
                 self._start(step.candidate, "generate")
             elif isinstance(step, Score):
                 assert step.candidate in self.texts
@@ -126,13 +141,23 @@ class World:
     def _generated(self, candidate: int) -> list[object]:
         if self.under_way.get(candidate) != "generate":
             return []
-        del self.under_way[candidate]
         fate = self._fate(candidate)
+        # The first one is sent again, and the end of a beam; nothing else is.
+        waited_for = not candidate or (isinstance(self.machine, Beam) and self.launched[candidate].whole)
+        if waited_for and self.broken[candidate] < fate.breaks:
+            self.broken[candidate] += 1
+            if self.machine.again(candidate):
+                self._at(self.now + fate.seconds, lambda: self._generated(candidate))
+                return []
+            del self.under_way[candidate]
+            return list(self.machine.failed(candidate, "broken", self._pay(self._cost(candidate)), self.now))
+        del self.under_way[candidate]
         if fate.fails:
-            return list(self.machine.failed(candidate, "broken", self._pay(0.0), self.now))
+            cost = self._pay(self._cost(candidate))
+            return list(self.machine.failed(candidate, "broken", cost, self.now))
         parent = self.launched[candidate].parent
         self.texts[candidate] = (self.texts[parent] if parent is not None else "") + fate.says
-        cost = self._pay(fate.cost)
+        cost = self._pay(fate.cost + self._cost(candidate))
         if isinstance(self.machine, Beam):
             ends = fate.ends or self.launched[candidate].whole
             if ends:
@@ -154,7 +179,7 @@ class World:
         what = self.under_way[candidate]
         self.under_way[candidate] = "stopping"
         fate = self._fate(candidate)
-        cost = fate.cost if what == "generate" else fate.score_cost
+        cost = fate.cost + self._cost(candidate) if what == "generate" else fate.score_cost
 
         def ended() -> list[object]:
             del self.under_way[candidate]
@@ -301,6 +326,18 @@ def test_a_beam_keeps_the_money_that_its_end_needs() -> None:
         decided = world.run()
         assert decided.chosen == len(world.launched) - 1 and world.launched[-1].whole, f"no end at a cap of {cap}"
         assert (decided.limited_by is Limit.PRICE) is (cap < 19.0)
+
+
+@fast
+@given(terms, st.booleans(), st.sampled_from([0.05, 0.5, 1.05, 1.5, 3.0]), st.lists(fates, min_size=7, max_size=7))
+def test_once_more_than_one_answer_is_forbidden_the_one_that_is_there_is_taken(
+    terms: Terms, beam: bool, off_at: float, drawn: list[Fate]
+) -> None:
+    machine = Beam(terms, finish=Price(2.0, 3.0)) if beam else BestOf(terms)
+    world = World(machine, drawn, off_at=off_at)
+    decided = world.run()
+    judge(world, decided, terms.max_cost)
+    assert beam or all(at <= off_at for at in world.launched_at)
 
 
 def test_of_equal_scores_the_first_launched_is_taken_whichever_was_there_first() -> None:

@@ -91,6 +91,14 @@ def test_money_is_reserved_at_its_most_and_settled_at_what_it_was() -> None:
     assert not spending.reserve("g", 2, Price(0.0, 0.0))
 
 
+def test_what_is_done_again_is_reserved_beside_what_it_may_have_cost_already() -> None:
+    spending = Spending(10.0, Worth(money=100.0))
+    assert spending.reserve("g", 0, Price(1.0, 4.0)) and spending.reserve("g", 0, Price(1.0, 4.0))
+    assert not spending.reserve("g", 0, Price(1.0, 4.0)) and not spending.reserve("g", 1, Price(1.0, 4.0))
+    spending.settle("g", 0, 5.0)
+    assert spending.reserve("g", 1, Price(1.0, 4.0))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

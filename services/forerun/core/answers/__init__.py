@@ -23,6 +23,7 @@ from forerun.core.answers.model import (
 )
 from forerun.core.answers.policy import AnswerPolicy
 from forerun.core.answers.scoring import Rules, judgement, vote
+from forerun.core.answers.spending import Spending
 
 __all__ = [
     "AnswerPolicy",
@@ -38,6 +39,7 @@ __all__ = [
     "Report",
     "Rules",
     "Score",
+    "Spending",
     "Step",
     "Stop",
     "Terms",

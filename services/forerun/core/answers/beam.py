@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from forerun.core.answers.model import Decided, End, Generate, Price, Report, Score, Step, Stop, Terms, patience
+from forerun.core.answers.model import Decided, End, Generate, Limit, Price, Report, Score, Step, Stop, Terms, patience
 from forerun.core.answers.spending import Spending
 
 _GENERATION, _SCORE = "generation", "score"
@@ -76,8 +76,14 @@ class Beam:
         self._waiting = [None] * self.terms.count
         return self._go_on()
 
-    def reprice(self, generate: Price) -> None:
-        """Pieces keep the price that was reserved for them: a prompt grows with what was written."""
+    def again(self, candidate: int) -> bool:
+        """Takes the price of a candidate once more; False where the cap does not allow it.
+
+        Asked before a request is sent again of which an earlier attempt may have cost its price.
+        """
+        if self._finishing is not None and candidate == self._finishing.number:
+            return self._spending.reserve(_GENERATION, candidate, self.finish)
+        return self._spending.reserve(_GENERATION, candidate, self.terms.generate, beside=self.finish.most)
 
     def next_time(self) -> float:
         """When `tick` is due: a beginning takes much longer than those of its step that are there."""
@@ -95,15 +101,27 @@ class Beam:
 
     def expire(self) -> list[Step]:
         """There is no time left: what is there is taken."""
-        if self.over or self._closed:
+        if self.over or self._expired:
             return []
         self._closed = self._expired = True
         self._early = "the time was over"
         self._waiting.clear()
         return self._stop_level() + self._go_on()
 
-    def generated(self, candidate: int, key: str, cost: float, now: float, *, ended: bool = True) -> list[Step]:
-        """A piece is there; `ended` where the answer is complete with it."""
+    def forbid(self, limit: Limit) -> list[Step]:
+        """Only one answer is allowed from now on: the best beginning that is there, else the first, and its end."""
+        if self.over or self._closed or self._finishing is not None:
+            return []
+        self._closed, self._early, self._spending.limited_by = True, limit.value, limit
+        self._waiting.clear()
+        there = any(one.there for one in self._nodes)
+        kept = None if there else next((one for one in self._nodes if one.busy and not one.stopping), None)
+        return self._stop_level(kept) + self._go_on()
+
+    def generated(
+        self, candidate: int, key: str, cost: float, now: float, *, ended: bool = True, score: Price | None = None
+    ) -> list[Step]:
+        """A piece is there; `ended` where the answer is complete with it, `score` as in `BestOf`."""
         self._now = now
         one = self._settle(_GENERATION, candidate, cost)
         if one is None:
@@ -112,7 +130,9 @@ class Beam:
         if one is self._finishing:
             one.ended = True
             return self._go_on()
-        if not self._spending.reserve(_SCORE, candidate, self.terms.score, beside=self.finish.most):
+        if self._closed:  # it is all that there will be (see `forbid`)
+            return self._go_on()
+        if not self._spending.reserve(_SCORE, candidate, score or self.terms.score, beside=self.finish.most):
             return self._go_on()
         one.busy = _SCORE
         return [Score(candidate), *self._go_on()]
@@ -158,10 +178,10 @@ class Beam:
             return None
         return one if one.busy == what else None
 
-    def _stop_level(self) -> list[Step]:
+    def _stop_level(self, kept: _Node | None = None) -> list[Step]:
         steps: list[Step] = []
         for one in self._nodes:
-            if one.busy and not one.stopping:
+            if one.busy and not one.stopping and one is not kept:
                 one.stopping = True
                 steps.append(Stop(one.number))
         return steps

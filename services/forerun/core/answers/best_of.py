@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from forerun.core.answers.model import Decided, End, Generate, Price, Report, Score, Step, Stop, Terms, patience
+from forerun.core.answers.model import Decided, End, Generate, Limit, Price, Report, Score, Step, Stop, Terms, patience
 from forerun.core.answers.spending import Spending
 
 _GENERATION, _SCORE = "generation", "score"
@@ -40,7 +40,12 @@ class _Candidate:
 
     @property
     def under_way(self) -> bool:
-        return self.stage in (_Stage.GENERATING, _Stage.SCORING, _Stage.STOPPING)
+        return self.runs or self.stage is _Stage.STOPPING
+
+    @property
+    def runs(self) -> bool:
+        """And was not told to stop."""
+        return self.stage in (_Stage.GENERATING, _Stage.SCORING)
 
 
 @dataclass(slots=True)
@@ -77,13 +82,16 @@ class BestOf:
         self._now = now
         return self._go_on()
 
-    def reprice(self, generate: Price) -> None:
-        """More is known of what further candidates cost."""
-        self.terms = replace(self.terms, generate=generate)
+    def again(self, candidate: int) -> bool:
+        """Takes the price of a candidate once more; False where the cap does not allow it.
+
+        Asked before a request is sent again of which an earlier attempt may have cost its price.
+        """
+        return self._spending.reserve(_GENERATION, candidate, self.terms.generate)
 
     def next_time(self) -> float:
         """When `tick` is due: a candidate takes much longer than those that can be compared."""
-        running = [one.launched_at for one in self._candidates if one.stage in (_Stage.GENERATING, _Stage.SCORING)]
+        running = [one.launched_at for one in self._candidates if one.runs]
         return math.inf if self._closed or not running else max(running) + patience(self._longest)
 
     def tick(self, now: float) -> list[Step]:
@@ -94,9 +102,18 @@ class BestOf:
 
     def expire(self) -> list[Step]:
         """There is no time left: what is there is taken."""
-        return [] if self.over or self._closed else self._close("the time was over")
+        return self._close("the time was over") if any(one.runs for one in self._candidates) else []
 
-    def generated(self, candidate: int, key: str, cost: float, now: float) -> list[Step]:
+    def forbid(self, limit: Limit) -> list[Step]:
+        """Only one answer is allowed from now on: what is there is taken, else the first one that still comes."""
+        if self.over or self._closed:
+            return []
+        self._spending.limited_by = limit
+        there = any(one.there for one in self._candidates)
+        kept = None if there else next((one for one in self._candidates if one.runs), None)
+        return self._close(limit.value, kept)
+
+    def generated(self, candidate: int, key: str, cost: float, now: float, *, score: Price | None = None) -> list[Step]:
         """A candidate is there.
 
         Args:
@@ -104,12 +121,16 @@ class BestOf:
             key: Equal for candidates that say the same.
             cost: What it has cost.
             now: The time.
+            score: What its score costs; None for the price of the terms.
         """
         self._now = now
         one = self._settle(_GENERATION, candidate, cost)
         if one is None:
             return self._go_on()
         one.key, one.there = key, True
+        if self._closed:  # it is all that there will be (see `forbid`)
+            one.stage = _Stage.UNSCORED
+            return self._arrived(one)
         if self.votes:
             one.stage = _Stage.SCORED
             return self._arrived(one)
@@ -117,7 +138,7 @@ class BestOf:
         if twin is not None:  # what says the same is not judged twice
             one.stage, one.score = twin.stage, twin.score
             return self._arrived(one)
-        if not self._spending.reserve(_SCORE, candidate, self.terms.score):
+        if not self._spending.reserve(_SCORE, candidate, score or self.terms.score):
             one.stage = _Stage.UNSCORED
             return self._arrived(one)
         one.stage = _Stage.SCORING
@@ -186,12 +207,12 @@ class BestOf:
             return f"a score of {max(good):.3g} is good enough"
         return None
 
-    def _close(self, why: str) -> list[Step]:
-        """Launches nothing more and stops what runs."""
+    def _close(self, why: str, kept: _Candidate | None = None) -> list[Step]:
+        """Launches nothing more and stops what runs, but for the one that is kept."""
         self._closed, self._early = True, why
         steps: list[Step] = []
         for one in self._candidates:
-            if one.stage in (_Stage.GENERATING, _Stage.SCORING):
+            if one.runs and one is not kept:
                 one.stage = _Stage.STOPPING
                 steps.append(Stop(one.number))
         return steps + self._go_on()

@@ -39,6 +39,8 @@ class Spending:
     def reserve(self, what: str, candidate: int, price: Price, *, beside: float = 0.0) -> bool:
         """Takes what something may cost at most; False where the cap does not allow it.
 
+        What is done again costs its price again, beside what was reserved for it already.
+
         Args:
             what: One reservation of a candidate.
             candidate: For whom.
@@ -48,7 +50,7 @@ class Spending:
         if self.committed + price.most + beside > self.cap:
             self.limited_by = Limit.PRICE
             return False
-        self._reserved[what, candidate] = price.most
+        self._reserved[what, candidate] = self._reserved.get((what, candidate), 0.0) + price.most
         return True
 
     def pays(self, price: float) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from forerun.core import limits
-from forerun.core.answers import Beam, BestOf, Decided, Gain, Gains, Limit, Report, Terms, Worth, better
+from forerun.core.answers import Beam, BestOf, Decided, Gain, Gains, Limit, Report, Spending, Terms, Worth, better
 from forerun.core.ledger import LedgerEntry
 from forerun.core.outcomes import Mode
 from forerun.core.tokens import Usage
@@ -136,6 +135,9 @@ class Answering:
         try:
             if wanted.candidates is None or limit is not Limit.NONE:
                 asked = wanted.candidates is not None
+                terms = (
+                    terms if wanted.candidates is None else _capped(terms, model, wanted, wanted.candidates.max_cost)
+                )
                 answer = await self._single(books, model, terms, listener.delta, limit if asked else Limit.NONE)
             else:
                 answer = await self._search(books, wanted.candidates, model, terms, listener)
@@ -193,6 +195,7 @@ class Answering:
             terms=replace(terms, races=False),
             machine=_machine(candidates, count, policy, model, judge, wanted, gain),
             verifier=listener, deadline=terms.deadline, jobs=books.jobs,
+            allowed=lambda: self.switch.off(books.caller.tenant) is None,
         )  # fmt: skip
         decided = await search.run()
         books.reports = {one.candidate: one for one in decided.reports}
@@ -245,9 +248,8 @@ def _machine(
         generate=price_of(model, request, known_output=known),
     )
     if isinstance(candidates.scorer, Judge):
-        # The judge reads the answer, too.
-        most = min(_most_output(model), request.max_output_tokens or limits.MODEL_OUTPUT_TOKENS_MAX)
-        terms = replace(terms, score=price_of(judge, judge_request(request, "", ""), grows_by=4 * most))
+        # Of an answer that is not there yet; what is reserved is the price with it.
+        terms = replace(terms, score=price_of(judge, judge_request(request, "", candidates.scorer.criterion)))
     if candidates.beam is None:
         return BestOf(terms, votes=isinstance(candidates.scorer, Votes))
     shape = candidates.beam
@@ -263,10 +265,6 @@ def _machine(
     return Beam(terms, shape.expand, shape.steps, price_of(model, request, known_output=known, grows_by=grown))
 
 
-def _most_output(model: Model) -> int:
-    return max(one.max_output_tokens for one in model.providers)
-
-
 def _learn(gain: Gain, search: Search, decided: Decided) -> None:
     if not isinstance(search.machine, Beam):
         gain.observe(*better(decided.reports))
@@ -276,17 +274,35 @@ def _learn(gain: Gain, search: Search, decided: Decided) -> None:
             gain.length(one.usage.output_tokens)
 
 
+def _capped(terms: CallTerms, model: Model, wanted: Wanted, max_cost: float) -> CallTerms:
+    """Where several candidates were asked for and only one answer is allowed, it keeps to their cap.
+
+    Raises:
+        ResourceExhausted: it may cost more.
+    """
+    if math.isinf(max_cost):
+        return terms
+    spending, price = Spending(max_cost, Worth()), price_of(model, wanted.request)
+    if not spending.reserve("answer", 0, price):
+        raise _too_dear()
+    return replace(terms, races=False, affords=lambda: spending.reserve("answer", 0, price))
+
+
+def _too_dear() -> ResourceExhausted:
+    return ResourceExhausted(
+        ErrorReason.BUDGET_EXHAUSTED,
+        "the price cap (max_cost) does not allow even one candidate at the price that it may have at most; raise "
+        "it, or lower max_output_tokens",
+        metadata={"limit": "max_cost"},
+    )
+
+
 def _no_candidate(search: Search, decided: Decided) -> ForerunError:
     """Why there is no answer."""
     if search.errors:
         return search.errors[min(search.errors)]
     if decided.limited_by is Limit.PRICE:
-        return ResourceExhausted(
-            ErrorReason.BUDGET_EXHAUSTED,
-            "the price cap (max_cost) does not allow even one candidate at the price that it may have at most; raise "
-            "it, or lower max_output_tokens",
-            metadata={"limit": "max_cost"},
-        )
+        return _too_dear()
     return Unavailable(ErrorReason.MODEL_UNAVAILABLE, "no candidate was there before the time was over")
 
 

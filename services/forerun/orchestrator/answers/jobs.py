@@ -86,6 +86,11 @@ class Job:
         return self.call.bills()
 
     @property
+    def output_tokens(self) -> int:
+        """Tokens that the last attempt has generated."""
+        return next((bill.usage.output_tokens for bill in reversed(self.bills())), 0)
+
+    @property
     def cost(self) -> float:
         """What it has cost altogether."""
         return sum(bill.money for bill in self.bills())

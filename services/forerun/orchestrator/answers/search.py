@@ -10,10 +10,24 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from forerun.core.answers import Beam, BestOf, Decided, Generate, Rules, Score, Step, Stop, judgement, vote
+from forerun.core.answers import (
+    Beam,
+    BestOf,
+    Decided,
+    Generate,
+    Limit,
+    Price,
+    Rules,
+    Score,
+    Step,
+    Stop,
+    judgement,
+    vote,
+)
 from forerun.core.tokens import Usage
 from forerun.orchestrator.answers.jobs import Job, Purpose
 from forerun.orchestrator.answers.judging import judge_request
+from forerun.orchestrator.answers.pricing import price_of
 from forerun.orchestrator.answers.wanted import CandidatesWanted, ClientVerifier, Judge, Votes
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.models.calling import ModelCall
@@ -22,6 +36,8 @@ from forerun.runtime.models.models import CallTerms, Models
 from forerun.runtime.models.port import FinishReason, Message, ModelRequest, ToolCall
 
 _STOP_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.25
+"""The kill switch is looked at so often: it has to be followed within a second."""
 
 Happened = Callable[[], list[Step]]
 """Tells the machine what has come of a piece of work. Called in the search's own loop: one thing after another."""
@@ -44,12 +60,14 @@ class Piece:
         tool_calls: The calls that it asks for.
         reason: Why its generation has ended.
         job: The request that gave its last piece.
+        tokens: Generated tokens of all its pieces.
     """
 
     text: str
     tool_calls: tuple[ToolCall, ...]
     reason: FinishReason
     job: Job
+    tokens: int
 
     @property
     def key(self) -> str:
@@ -71,6 +89,7 @@ class Search:
         machine: Decides.
         verifier: The client's own.
         deadline: When what is there is taken, on the loop's clock.
+        allowed: More than one answer is still allowed.
         jobs: All requests so far.
         pieces: All candidates that are there.
     """
@@ -84,6 +103,7 @@ class Search:
     machine: BestOf | Beam
     verifier: Verifier
     deadline: float
+    allowed: Callable[[], bool]
     jobs: list[Job] = field(default_factory=list)
     pieces: dict[int, Piece] = field(default_factory=dict)
     errors: dict[int, ForerunError] = field(default_factory=dict)
@@ -106,9 +126,12 @@ class Search:
 
     async def _step(self) -> None:
         """Waits for the next thing that happens and performs what follows from it."""
-        due = min(self.machine.next_time(), self.deadline)
+        if not self.allowed():
+            self._perform(self.machine.forbid(Limit.SWITCHED_OFF))
+        if self._decided is not None:
+            return
         try:
-            async with asyncio.timeout_at(None if math.isinf(due) else due):
+            async with asyncio.timeout_at(min(self.machine.next_time(), self.deadline, self._now() + _LOOK_SECONDS)):
                 candidate, task = await self._ended.get()
         except TimeoutError:
             now = self._now()
@@ -173,36 +196,53 @@ class Search:
         candidate = step.candidate
         parent = self.pieces.get(step.parent) if step.parent is not None else None
         request = self._request_of(step, parent)
-        terms = self.terms if not candidate else replace(self.terms, speculative=True, races=False)
         shape = self.wanted.beam
         cut = shape.delimiter if shape is not None and not step.whole else ""
-        job = self._job(self.models.call(self.model, request, terms), self.model, Purpose.CANDIDATE, candidate, cut)
+        call = self.models.call(self.model, request, self._terms_of(step))
+        job = self._job(call, self.model, Purpose.CANDIDATE, candidate, cut)
         try:
             await job.run()
         except ForerunError as error:
             self.errors[candidate], reason = error, error.reason
             return lambda: self.machine.failed(candidate, reason, self._unbooked(candidate), self._now())
         finished = job.message.finished
-        said = (parent.text if parent is not None else "") + job.text
+        said, tokens = ("", 0) if parent is None else (parent.text, parent.tokens)
         piece = self.pieces[candidate] = Piece(
-            said, job.message.tool_calls, finished.reason if finished is not None else FinishReason.LENGTH, job
-        )
-        return lambda: self._generated(candidate, piece, ended=job.ended or step.whole)
+            said + job.text, job.message.tool_calls,
+            finished.reason if finished is not None else FinishReason.LENGTH, job, tokens + job.output_tokens,
+        )  # fmt: skip
+        full = self.request.max_output_tokens is not None and piece.tokens >= self.request.max_output_tokens
+        return lambda: self._generated(candidate, piece, ended=job.ended or step.whole or full)
 
     def _generated(self, candidate: int, piece: Piece, *, ended: bool) -> list[Step]:
-        cost = self._unbooked(candidate)
+        cost, score = self._unbooked(candidate), self._price_of_score(piece)
         if isinstance(self.machine, Beam):
-            return self.machine.generated(candidate, piece.key, cost, self._now(), ended=ended)
-        return self.machine.generated(candidate, self._key(piece), cost, self._now())
+            return self.machine.generated(candidate, piece.key, cost, self._now(), ended=ended, score=score)
+        return self.machine.generated(candidate, self._key(piece), cost, self._now(), score=score)
+
+    def _price_of_score(self, piece: Piece) -> Price | None:
+        scorer = self.wanted.scorer
+        if not isinstance(scorer, Judge):
+            return None
+        return price_of(self.judge, judge_request(self.request, piece.text, scorer.criterion))
+
+    def _terms_of(self, step: Generate) -> CallTerms:
+        """Somebody waits for the first candidate and for the end of a beam; all others are extra."""
+        if not step.candidate or (self.wanted.beam is not None and step.whole):
+            return replace(self.terms, affords=lambda: self.machine.again(step.candidate))
+        return replace(self.terms, speculative=True)
 
     def _request_of(self, step: Generate, parent: Piece | None) -> ModelRequest:
         request, shape = self.request, self.wanted.beam
         if step.candidate:
             seed = None if request.seed is None else request.seed + step.candidate
             request = replace(request, temperature=self.wanted.temperature, seed=seed)
+        most = request.max_output_tokens
+        if most is not None and parent is not None:
+            most = max(1, most - parent.tokens)  # it is meant of the whole answer
         if shape is not None and not step.whole:
-            most = min(shape.step_tokens, request.max_output_tokens or shape.step_tokens)
-            request = replace(request, max_output_tokens=most)
+            most = min(shape.step_tokens, most or shape.step_tokens)
+        request = replace(request, max_output_tokens=most)
         if parent is not None:
             begun = (*request.messages, Message("assistant", parent.text))
             request = replace(request, messages=begun, continues=True)
@@ -226,7 +266,7 @@ class Search:
                 return rules.score(piece.text)
             case Judge(criterion=criterion):
                 request = judge_request(self.request, piece.text, criterion)
-                terms = replace(self.terms, speculative=True, races=False)
+                terms = replace(self.terms, speculative=True)
                 call = self.models.call(self.judge, request, terms)
                 job = self._job(call, self.judge, Purpose.JUDGE, candidate)
                 with contextlib.suppress(ForerunError):

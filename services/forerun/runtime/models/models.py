@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from forerun.core.providers import Providers
@@ -31,6 +31,7 @@ class CallTerms:
         deadline: When it has to have ended, on the loop's clock.
         second_worth: What a second of waiting is worth.
         alpha: The operator's dial between cost (0) and speed (1).
+        affords: Asked before what may have cost its price is sent again; None where money does not matter.
     """
 
     repeatable: bool = True
@@ -39,6 +40,7 @@ class CallTerms:
     deadline: float = math.inf
     second_worth: float = 1.0
     alpha: float = 0.0
+    affords: Callable[[], bool] | None = None
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ class Models:
                 second_cost=last.prices.of(prompt),
                 second_worth=terms.second_worth,
                 alpha=terms.alpha,
+                affords=terms.affords,
             ),
             [self._health.of(_SHARED, one.name) for one in providers],
             self.pace(model),
