@@ -63,6 +63,9 @@ TESTS = {
     "CALL_ATTEMPTS": [f"{MACHINE}::test_a_tool_that_is_away_is_tried_so_often_with_growing_waits"],
     "RETRY_BACKOFF_INITIAL_SECONDS": [f"{MACHINE}::test_a_tool_that_is_away_is_tried_so_often_with_growing_waits"],
     "RETRY_BACKOFF_MAX_SECONDS": [f"{MACHINE}::test_waits_for_a_platform_that_is_away_grow_up_to_the_bound"],
+    "LOOKUP_ATTEMPTS": [
+        "unit/sandbox/test_http.py::test_a_name_that_does_not_resolve_is_asked_for_so_often_and_the_tool_was_never_called"
+    ],
     "PLAN_TASKS": [f"{PLANS}::test_two_thousand_tasks"],
     "PLAN_TASKS_MAX": [f"{PLANS}::test_options_are_bounded"],
     "PLAN_DEPTH": [f"{PLANS}::test_a_chain_of_two_thousand"],

@@ -70,6 +70,7 @@ TABLE: Final[Mapping[str, Beyond]] = {
     "CALL_ATTEMPTS": Beyond("The failure of the last try is the answer.", ("TOOL_FAILED",)),
     "RETRY_BACKOFF_INITIAL_SECONDS": Beyond("The first wait; each further one is twice as long."),
     "RETRY_BACKOFF_MAX_SECONDS": Beyond("Waits grow no further, unless the provider asks for more."),
+    "LOOKUP_ATTEMPTS": Beyond("The try has failed; the tool was certainly not called.", ("TOOL_FAILED",)),
     "PLAN_TASKS": Beyond("The plan is refused with the first task above; its owner may allow more."),
     "PLAN_TASKS_MAX": Beyond("No owner may allow more."),
     "PLAN_DEPTH": Beyond("The plan is refused and the task named."),

@@ -77,6 +77,9 @@ RETRY_BACKOFF_INITIAL_SECONDS: Final = 0.1
 RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
 """Longest wait between two tries, unless a provider asks for more. Parts of the platform are back within seconds."""
 
+LOOKUP_ATTEMPTS: Final = 4
+"""Times that a worker asks for the addresses of a tool's host before a try of the call has failed."""
+
 # ---------------------------------------------------------------- plans
 
 PLAN_TASKS: Final = 1_000

@@ -1,14 +1,20 @@
 """HTTP tools: exact bytes, faults, secrets, egress. No sockets."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import httpx
+import httpx2
 import pytest
 
+from forerun.core.limits import LOOKUP_ATTEMPTS
+from forerun.runtime.clock import LoopClock
 from forerun.runtime.errors import ErrorReason
-from forerun.sandbox.connectors.egress import Egress, EgressTransport, judged_addresses
+from forerun.runtime.ids import SeededIds
+from forerun.runtime.virtual import run_virtual
+from forerun.sandbox.connectors.egress import Egress, EgressTransport, McpEgressTransport, judged_addresses
 from forerun.sandbox.connectors.http import HttpConnector
 from forerun.sandbox.connectors.port import Ended, Result, ToolFault
 from forerun.sandbox.connectors.secrets import Secrets
@@ -281,3 +287,79 @@ async def test_a_dead_address_of_a_name_is_passed_over() -> None:
     assert (await connector.call(invocation(subject), lambda _: None)).content == b"ok"
     assert tried == ["2001:db8::1", "93.184.216.34"]
     await connector.close()
+
+
+class Names:
+    """A resolver that fails so often, and a tool behind it; both count."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.lookups = 0
+        self.requests = 0
+
+    async def resolve(self, _: str, __: int) -> Sequence[str]:
+        self.lookups += 1
+        if self.lookups <= self.failures:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return ["93.184.216.34"]
+
+    def answer(self, _: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        return httpx.Response(200, text="ok")
+
+    def call(self, *, timeout_seconds: float = 60.0) -> tuple[Result | ToolFault, float]:
+        """How a call ends, and after how many seconds of virtual time."""
+
+        async def run(_: LoopClock, __: SeededIds) -> tuple[Result | ToolFault, float]:
+            transport = EgressTransport(httpx.MockTransport(self.answer), self.resolve)
+            connector = HttpConnector(transport, Secrets(None), _Clock(), max_bytes=100)
+            subject = tool("t", Server("s"), HttpEndpoint("POST", "https://api.test/x"))
+            began = asyncio.get_running_loop().time()
+            end: Result | ToolFault
+            try:
+                end = await connector.call(invocation(subject, timeout_seconds=timeout_seconds), lambda _: None)
+            except ToolFault as fault:
+                end = fault
+            return end, asyncio.get_running_loop().time() - began
+
+        return run_virtual(run)
+
+
+def test_a_name_that_does_not_resolve_for_a_moment_is_asked_for_again_and_the_tool_called_once() -> None:
+    names = Names(failures=LOOKUP_ATTEMPTS - 1)
+    end, seconds = names.call()
+    assert isinstance(end, Result)
+    assert end.content == b"ok"
+    assert (names.lookups, names.requests) == (LOOKUP_ATTEMPTS, 1)
+    assert seconds == pytest.approx(0.1 + 0.2 + 0.4)
+
+
+def test_a_name_that_does_not_resolve_is_asked_for_so_often_and_the_tool_was_never_called() -> None:
+    names = Names(failures=1_000)
+    end, seconds = names.call()
+    assert isinstance(end, ToolFault)
+    assert (end.ended, end.reason, end.not_started) == (Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, True)
+    assert (names.lookups, names.requests) == (LOOKUP_ATTEMPTS, 0)
+    assert seconds < 1.0
+
+
+def test_a_name_is_not_asked_for_again_when_the_call_would_be_over_by_then() -> None:
+    """It ends as what it is, never begun: a call that is stopped at its deadline may have reached its tool."""
+    names = Names(failures=1_000)
+    end, seconds = names.call(timeout_seconds=0.25)
+    assert isinstance(end, ToolFault)
+    assert (end.ended, end.not_started) == (Ended.UNAVAILABLE, True)
+    assert names.lookups == 2
+    assert seconds < 0.25
+
+
+def test_names_of_mcp_servers_are_asked_for_again() -> None:
+    names = Names(failures=1)
+
+    async def run(_: LoopClock, __: SeededIds) -> httpx2.Response:
+        inner = httpx2.MockTransport(lambda _: httpx2.Response(200, text="ok"))
+        transport = McpEgressTransport(inner, Egress.of([], ["https://api.test/mcp"]), names.resolve)
+        return await transport.handle_async_request(httpx2.Request("POST", "https://api.test/mcp"))
+
+    assert run_virtual(run).status_code == 200
+    assert names.lookups == 2

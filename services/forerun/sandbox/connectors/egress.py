@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import math
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import httpx2
 
+from forerun.core import limits
 from forerun.runtime.errors import ErrorReason
 from forerun.sandbox.connectors.port import Ended, ToolFault, rejected
 
@@ -28,6 +30,8 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 EGRESS_EXTENSION: Final = "forerun.egress"
+SECONDS_EXTENSION: Final = "forerun.seconds"
+"""What remains for the call of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,17 @@ async def system_resolve(host: str, port: int) -> Sequence[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-async def judged_addresses(egress: Egress, host: str, port: int, resolve: Resolve) -> list[str]:
+async def judged_addresses(
+    egress: Egress, host: str, port: int, resolve: Resolve, *, seconds: float = math.inf
+) -> list[str]:
     """The addresses that may be connected to, in the resolver's order; at least one.
+
+    Args:
+        egress: Destinations of the server.
+        host: Name or address.
+        port: Port.
+        resolve: Resolves names.
+        seconds: What remains for the call; nothing is waited for that would end later.
 
     Raises:
         ToolFault: The host or all of its addresses are not allowed, or it has none.
@@ -109,16 +122,37 @@ async def judged_addresses(egress: Egress, host: str, port: int, resolve: Resolv
         raise refusal
     if _parsed(host) is not None:
         return [host.strip("[]")]
-    try:
-        addresses = await resolve(host, port)
-    except OSError as error:
-        raise ToolFault(
-            Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, "the name of the tool's host does not resolve", not_started=True
-        ) from error
+    addresses = await _looked_up(host, port, resolve, seconds)
     allowed = [address for address in dict.fromkeys(addresses) if egress.allows_address(host, address)]
     if not allowed:
         raise refusal
     return allowed
+
+
+async def _looked_up(host: str, port: int, resolve: Resolve, seconds: float) -> Sequence[str]:
+    """What a name leads to. Name servers of clusters are away for moments, which is no failure of the tool.
+
+    This repeats nothing that a tool or provider could notice, so it is no second layer of retries over the
+    orchestrator's. That one counts a failure against the tool's provider, and gives up at once where it is in trouble.
+
+    Raises:
+        ToolFault: The name resolves to nothing.
+    """
+    clock = asyncio.get_running_loop().time
+    until, pause = clock() + seconds, limits.RETRY_BACKOFF_INITIAL_SECONDS
+    left = limits.LOOKUP_ATTEMPTS
+    while True:
+        left -= 1
+        try:
+            return await resolve(host, port)
+        except OSError as error:
+            if left == 0 or clock() + pause >= until:
+                raise ToolFault(
+                    Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, "the name of the tool's host does not resolve",
+                    not_started=True,
+                ) from error  # fmt: skip
+        await asyncio.sleep(pause)
+        pause = min(2.0 * pause, limits.RETRY_BACKOFF_MAX_SECONDS)
 
 
 class EgressTransport(httpx.AsyncBaseTransport):
@@ -138,7 +172,8 @@ class EgressTransport(httpx.AsyncBaseTransport):
         egress: Egress = request.extensions[EGRESS_EXTENSION]
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
-        *others, last = await judged_addresses(egress, host, port, self._resolve)
+        seconds = float(request.extensions.get(SECONDS_EXTENSION, math.inf))
+        *others, last = await judged_addresses(egress, host, port, self._resolve, seconds=seconds)
         # The Host header was set from the name; TLS still proves the name.
         request.extensions = {**request.extensions, "sni_hostname": host}
         for address in others:

@@ -12,7 +12,7 @@ from forerun.core.canonical import JsonValue
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason
 from forerun.runtime.retry_after import retry_after_seconds
-from forerun.sandbox.connectors.egress import EGRESS_EXTENSION, Egress
+from forerun.sandbox.connectors.egress import EGRESS_EXTENSION, SECONDS_EXTENSION, Egress
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, rejected, text_media_type
 from forerun.sandbox.connectors.secrets import Secrets
 from forerun.sandbox.connectors.templates import fill_url, placeholders, text_of
@@ -121,7 +121,11 @@ class HttpConnector:
                 ErrorReason.EGRESS_DENIED, f"{invocation.tool.name} may not connect there; see `egress` of its server",
                 tool=invocation.tool.name,
             )  # fmt: skip
-        request.extensions = {"timeout": {"connect": _CONNECT_SECONDS}, EGRESS_EXTENSION: egress}
+        request.extensions = {
+            "timeout": {"connect": _CONNECT_SECONDS},
+            EGRESS_EXTENSION: egress,
+            SECONDS_EXTENSION: invocation.timeout_seconds,
+        }
         return request
 
     async def _answer(self, invocation: Invocation, response: httpx.Response, sink: Sink) -> Result:
