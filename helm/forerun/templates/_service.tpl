@@ -46,6 +46,8 @@ spec:
         - {name: {{ $prefix }}_LISTEN_ADDRESS, value: "0.0.0.0:{{ .port }}"}
         - {name: {{ $prefix }}_METRICS_ADDRESS, value: "0.0.0.0:9400"}
         - {name: {{ $prefix }}_NATS_URL, value: {{ include "forerun.natsUrl" $root | quote }}}
+        # Less than the startup probe allows: whoever waits for the broker is not begun again meanwhile.
+        - {name: {{ $prefix }}_NATS_CONNECT_SECONDS, value: "240"}
         - {name: {{ $prefix }}_NATS_PASSWORD_FILE, value: /secrets/nats/{{ .name }}}
         - {name: {{ $prefix }}_INTERNAL_TOKEN_FILE, value: /secrets/internal/token}
         - {name: {{ $prefix }}_HEALTH_ADDRESS, value: "0.0.0.0:9401"}

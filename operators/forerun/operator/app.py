@@ -72,7 +72,7 @@ def build(
     room = _Room(settings, chassis, bus_part, client)
     parts = [
         *chassis_parts(chassis, settings),
-        Part("bus", bus_part),
+        bus_part.part(),
         Part("server", Served(chassis.network, "operator", settings.listen_address, [], services=[])),
         Part("operator", room, stop_seconds=8.0),
     ]

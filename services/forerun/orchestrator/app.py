@@ -213,7 +213,7 @@ def build(
     server = Served(chassis.network, "orchestrator", settings.listen_address, [room.register], services=_SERVICES)
     parts = [
         *chassis_parts(chassis, settings, expose_metrics=network is None),
-        Part("bus", bus_part),
+        bus_part.part(),
         Part("sessions", Callbacks(start=room.start, stop=room.stop), stop_seconds=8.0),
         Part("server", server, stop_seconds=3.0),
         Part("streams", Callbacks(stop=room.leave), stop_seconds=None),

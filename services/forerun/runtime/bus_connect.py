@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from forerun.runtime.app import Part
 from forerun.runtime.bus import Bus
 from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
@@ -11,7 +14,8 @@ from forerun.runtime.ids import Ids
 from forerun.runtime.metrics import Metrics
 from forerun.runtime.settings import ServiceSettings, read_secret
 
-_CONNECT_SECONDS = 20.0
+# Beyond the wait for the broker: to close what did not connect, and to say why.
+_MARGIN_SECONDS: Final = 10.0
 
 
 class BusPart:
@@ -46,8 +50,12 @@ class BusPart:
             raise Bug(ErrorReason.INTERNAL, "the bus is used before the process has started")
         return self._bus
 
+    def part(self) -> Part:
+        """The same as a part of its process, with the time that its start may take."""
+        return Part("bus", self, start_seconds=self._settings.nats_connect_seconds + _MARGIN_SECONDS)
+
     async def start(self) -> None:
-        """Connects.
+        """Connects, and waits for a broker that is not there yet.
 
         Raises:
             Unavailable: no broker answered in time.
@@ -66,7 +74,7 @@ class BusPart:
             clock=self._clock,
             ids=self._ids,
             metrics=self._metrics,
-            timeout_seconds=_CONNECT_SECONDS,
+            timeout_seconds=settings.nats_connect_seconds,
         )
 
     async def stop(self, grace_seconds: float) -> None:

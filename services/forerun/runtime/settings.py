@@ -75,6 +75,9 @@ class ServiceSettings(BaseSettings):
     """User at the broker; each service has its own with the subjects it needs. None connects without."""
     nats_password_file: Path | None = None
     """File with the password of that user."""
+    nats_connect_seconds: float = Field(default=20.0, gt=0, le=3600)
+    """How long a start waits for the broker before the process ends with an error. In a cluster more, below what its
+    supervisor gives a start: a process that is begun again finds no other broker, and loses the time of its start."""
     token_file: Path | None = None
     """JSON file with the digests of user tokens. It is read again when it changes, which is how tokens are revoked."""
     internal_token_file: Path | None = None

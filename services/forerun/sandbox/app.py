@@ -294,7 +294,7 @@ def build(
     )
     parts = [
         *chassis_parts(chassis, settings, expose_metrics=network is None),
-        Part("bus", bus_part),
+        bus_part.part(),
         Part("worker", room, start_seconds=60.0),
         Part("server", server, stop_seconds=None),
         # Stops before the server does, so that the server's grace is for authoritative executions alone.

@@ -88,7 +88,7 @@ def build(
     server = Served(chassis.network, "verifier", settings.listen_address, [room.register], services=[_SERVICE])
     parts = [
         *chassis_parts(chassis, settings, expose_metrics=network is None),
-        Part("bus", bus_part),
+        bus_part.part(),
         Part("audits", Callbacks(start=room.start, stop=room.stop), stop_seconds=8.0),
         Part("server", server, stop_seconds=None),
     ]

@@ -156,6 +156,17 @@ def test_a_pod_has_time_for_its_orderly_stop() -> None:
 
 
 @needs_helm
+def test_a_pod_that_waits_for_the_broker_is_not_begun_again_meanwhile() -> None:
+    found = manifests()
+    for service, kind in SERVICES.items():
+        one = container(found, service)
+        (seconds,) = [float(v["value"]) for v in one["env"] if v["name"] == kind.variable("nats_connect_seconds")]
+        probe = one["startupProbe"]
+        assert kind.model_fields["nats_connect_seconds"].default < seconds, service
+        assert seconds < probe["periodSeconds"] * probe["failureThreshold"], service
+
+
+@needs_helm
 def test_each_service_gets_its_own_password_only() -> None:
     found = manifests()
     for service in SERVICES:

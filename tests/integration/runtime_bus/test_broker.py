@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.runtime import broker as broker_module
 from forerun.runtime import subjects, topology
 from forerun.runtime.broker import Broker, new_passwords
 from forerun.runtime.bus import ConsumerSpec, Entry, Message
+from forerun.runtime.bus_connect import BusPart
 from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import SystemClock
@@ -26,6 +28,7 @@ from forerun.runtime.errors import (
     Unavailable,
 )
 from forerun.runtime.ids import SystemIds
+from forerun.runtime.metrics import Metrics
 from tests.contract.runtime_bus.platforms import NatsPlatform, eventually
 
 CLOCK = SystemClock()
@@ -106,6 +109,42 @@ async def test_connecting_to_nobody_ends_in_time() -> None:
     with pytest.raises(Unavailable):
         async with asyncio.timeout(10.0):
             await NatsBus.connect(options, clock=CLOCK, ids=SystemIds(CLOCK), timeout_seconds=0.3)
+
+
+def bus_part(url: str, folder: Path, *, seconds: float) -> BusPart:
+    """An orchestrator's connection, as its process makes it."""
+    password = folder / "password"
+    settings = OrchestratorSettings(nats_url=url, nats_password_file=password, nats_connect_seconds=seconds)
+    return BusPart(settings, clock=CLOCK, ids=SystemIds(CLOCK), metrics=Metrics("orchestrator"))
+
+
+async def test_a_start_waits_for_a_broker_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    passwords = new_passwords(SystemIds(CLOCK))
+    (tmp_path / "password").write_text(passwords["orchestrator"])
+    broker = Broker(tmp_path / "broker", passwords)
+    url = await broker.start()
+    await broker.stop()
+    part = bus_part(url, tmp_path, seconds=60.0)
+    starting = asyncio.ensure_future(part.start())
+    try:
+        await eventually(lambda: "broker: " in caplog.text)  # a try has failed
+        assert not starting.done()
+        await broker.start()
+        await starting
+        assert part.bus.connected
+    finally:
+        starting.cancel()
+        await part.stop(1.0)
+        await broker.stop()
+
+
+async def test_a_start_without_a_broker_ends_when_it_was_told(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("x")
+    with pytest.raises(Unavailable, match=r"no broker answered within 0.3 s") as caught:
+        async with asyncio.timeout(10.0):
+            await bus_part("nats://127.0.0.1:1", tmp_path, seconds=0.3).start()
+    assert caught.value.reason is ErrorReason.BROKER_UNAVAILABLE
 
 
 async def test_setting_up_twice_changes_nothing_and_a_changed_row_is_updated(nats: NatsPlatform) -> None:
