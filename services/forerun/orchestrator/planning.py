@@ -1,8 +1,8 @@
 """Runs a plan in a session: each task that may start is a call of its message, under (turn, place of the task).
 
 Nothing of a plan is stored but its calls. A client whose stream breaks sends the plan again under the same turn, here
-or to another replica: the plan decides the same again, since calls that were answered are answered from the journal,
-and calls that run are waited for.
+or to another replica: the plan decides the same again, since calls that were answered are answered from the journal, in
+the order in which they ended, and calls that run are waited for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from forerun.core.plan import (
     PlanMachine,
     PlanOptions,
     Progress,
+    RecordedEnds,
     StartTask,
     TaskEnd,
     TaskSettled,
@@ -68,6 +69,7 @@ class PlanRun:
         self._monotonic = monotonic
         self._machine = PlanMachine(partial(_contract, runner.session), options)
         self._responses: Responses = Stream()
+        self._ends: RecordedEnds[tuple[str, TaskEnd]] = RecordedEnds(runner.session.machine.answered(turn))
         self._waiting: dict[str, tuple[int, asyncio.Future[session_pb2.CallResult]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._source_over = False
@@ -137,22 +139,33 @@ class PlanRun:
     # ------------------------------------------------------------ effects
 
     def _apply(self, effects: list[PlanEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case StartTask():
-                    self._start(effect)
-                case CancelTask(task):
-                    if task in self._waiting:
-                        self._cancel(self._runner, self._turn, self._waiting[task][0])
-                case TaskSettled(result):
-                    self._send(task_messages(result), len(result.content))
-                case Progress(known, running, settled, _):
-                    progress = plan_pb2.PlanProgress(known=known, running=running, settled=settled)
-                    self._send(iter((session_pb2.RunPlanResponse(progress=progress),)), 0)
-                case PlanFinished():
-                    self._send(iter((ended_message(effect),)), 0)
+        """Performs effects, and takes the ends that are known at once: a loop, since hundreds may be."""
+        while True:
+            for effect in effects:
+                self._perform(effect)
+            ended = self._ends.next(self._machine.expects)
+            if ended is None:
+                break
+            task, end = ended
+            effects = self._machine.finished(task, end, self._monotonic())
         self._arm()
         self._end_if_over()
+
+    def _perform(self, effect: PlanEffect) -> None:
+        match effect:
+            case StartTask():
+                self._start(effect)
+            case CancelTask(task, late):
+                # What is late has the same deadline as a call, so the journal says that it was late.
+                if task in self._waiting and not late:
+                    self._cancel(self._runner, self._turn, self._waiting[task][0])
+            case TaskSettled(result):
+                self._send(task_messages(result), len(result.content))
+            case Progress(known, running, settled, _):
+                progress = plan_pb2.PlanProgress(known=known, running=running, settled=settled)
+                self._send(iter((session_pb2.RunPlanResponse(progress=progress),)), 0)
+            case PlanFinished():
+                self._send(iter((ended_message(effect),)), 0)
 
     def _start(self, effect: StartTask) -> None:
         if self._runner.closed or self._runner.leaving:
@@ -160,7 +173,6 @@ class PlanRun:
             return
         future = self._runner.outlet.wait_for((self._turn, effect.index), alone=True)
         self._waiting[effect.id] = (effect.index, future)
-        future.add_done_callback(partial(self._answered, effect.id))
         asked = event_pb2.AskedCall(
             index=effect.index, action=common_pb2.Action(tool=effect.tool, arguments=effect.arguments)
         )
@@ -175,6 +187,11 @@ class PlanRun:
                 not_started=True,
             )
             asyncio.get_running_loop().call_soon(self._not_asked, effect.id, end)
+            return
+        if future.done():  # answered before: known before anything else is decided
+            self._note(effect.id, future)
+        else:
+            future.add_done_callback(partial(self._answered, effect.id))
 
     def _not_asked(self, task: str, end: TaskEnd) -> None:
         index, future = self._waiting.pop(task)
@@ -184,12 +201,17 @@ class PlanRun:
 
     def _answered(self, task: str, future: asyncio.Future[session_pb2.CallResult]) -> None:
         """A call has its answer. Called by the loop, so never amid other effects."""
-        if self._waiting.pop(task, None) is None:
+        self._note(task, future)
+        self._apply([])
+
+    def _note(self, task: str, future: asyncio.Future[session_pb2.CallResult]) -> None:
+        index, _ = self._waiting.pop(task, (None, None))
+        if index is None:
             return
         if future.cancelled():
             self._responses.end(self._runner.gone)
             return
-        self._apply(self._machine.finished(task, end_of(future.result()), self._monotonic()))
+        self._ends.add(index, (task, end_of(future.result())))
 
     def _send(self, messages: Iterator[session_pb2.RunPlanResponse], size_bytes: int) -> None:
         self._responses.put(messages, size_bytes)

@@ -91,7 +91,10 @@ def judge(world: World) -> None:
     state, ends = one_after_another(world)
     assert {one: (result.status, result.content) for one, result in world.settled.items()} == ends
     assert world.state.lists == state.lists
-    assert [task.id for task in world.added] == [result.id for result in world.finished[-1].results]
+    end = world.finished[-1]
+    assert [task.id for task in world.added[: len(end.results)]] == [result.id for result in end.results]
+    for task in world.added[len(end.results) :]:  # told when the plan had failed already
+        assert (end.status, world.settled[task.id].status) == (PlanStatus.FAILED, TaskStatus.SKIPPED)
     assert len(world.started) == len(set(world.started))
     for task in world.added:
         if task.id in world.applied and world.settled[task.id].status in {TaskStatus.CANCELLED, TaskStatus.TIMEOUT}:

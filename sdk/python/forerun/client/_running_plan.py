@@ -76,6 +76,7 @@ class RunningPlan:
         self._parts: list[session_pb2.RunPlanRequest] = [session_pb2.RunPlanRequest(start=start)]
         self._more = asyncio.Event()
         self._closed = False
+        self._lost: ForerunClientError | None = None
         self._known: dict[int, TaskResult] = {}
         self._news: asyncio.Queue[TaskResult | None] = asyncio.Queue()
         self._rounds: list[asyncio.Future[PlanResult]] = []
@@ -140,7 +141,10 @@ class RunningPlan:
 
         Raises:
             InvalidRequest: the last round has not ended.
+            ForerunClientError: the plan was lost since then, for example because its session has ended.
         """
+        if self._lost is not None:
+            raise self._lost
         if not self._rounds[-1].done():
             raise InvalidRequest("PROTOCOL_VIOLATION", "wait for the end of the round with `finish` before `again`")
         self._rounds.append(asyncio.get_running_loop().create_future())
@@ -222,6 +226,7 @@ class RunningPlan:
             self._fail(error)
 
     def _fail(self, error: ForerunClientError) -> None:
+        self._lost = error
         if not self._rounds[-1].done():
             self._rounds[-1].set_exception(error)
 

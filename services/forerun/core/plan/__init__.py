@@ -21,6 +21,7 @@ from forerun.core.plan.model import (
     TaskResult,
     TaskStatus,
 )
+from forerun.core.plan.recorded import RecordedEnds
 
 __all__ = [
     "CancelTask",
@@ -36,6 +37,7 @@ __all__ = [
     "PlanStatus",
     "Problem",
     "Progress",
+    "RecordedEnds",
     "StartTask",
     "Task",
     "TaskEnd",

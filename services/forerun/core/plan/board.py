@@ -193,7 +193,7 @@ class Board:
         node.stage = Stage.STOPPING
         node.stopping = (status, cause)
         self._wait_until(node, self.now + limits.CANCEL_SETTLE_SECONDS)
-        self.effects.append(CancelTask(node.id))
+        self.effects.append(CancelTask(node.id, late=status is TaskStatus.TIMEOUT))
 
     def halted(self, node: Node, *, certain: bool, unsettled: bool = False) -> None:
         """A task that was told to stop has stopped, or was given up.

@@ -33,9 +33,15 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Stop a task, down to the tool. Its end still comes, and is waited for within CANCEL_SETTLE_SECONDS."""
+    """Stop a task, down to the tool. Its end still comes, and is waited for within CANCEL_SETTLE_SECONDS.
+
+    Attributes:
+        id: Which task.
+        late: Its own time is up. An execution that has the same deadline stops by itself.
+    """
 
     id: str
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,13 @@ class PlanMachine:
         """Nothing is open, and nothing more is expected unless the plan is continued."""
         return self._finished
 
+    def expects(self, index: int) -> bool:
+        """The end of the task at that place may still be taken: it runs, or this round may still bring it."""
+        board = self._board
+        if index < len(board.nodes):
+            return board.nodes[index].stage in {Stage.RUNNING, Stage.STOPPING}
+        return not board.complete and board.stopped is None
+
     @property
     def results(self) -> tuple[TaskResult, ...]:
         """The ends so far, in call order."""
@@ -56,12 +63,14 @@ class PlanMachine:
     def add(self, tasks: Sequence[Task], now: float) -> list[PlanEffect]:
         """Further tasks have arrived, in call order. All of them are taken, or none.
 
+        Whoever tells them may not have heard yet that the plan has failed, so they are skipped and not refused.
+
         Raises:
             PlanError: They are no plan, or the plan takes no more.
         """
         stopped = self._board.stopped
-        if self._finished or self._board.complete or (stopped is not None and stopped[0] is not PlanStatus.FAILED):
-            raise PlanError("closed", "the plan takes no more tasks: it is complete, cancelled, refused or has failed")
+        if self._board.complete or (stopped is not None and stopped[0] is not PlanStatus.FAILED):
+            raise PlanError("closed", "the plan takes no more tasks: it is complete, cancelled or refused")
         self._board.now = now
         for one in self._board.check(tasks):
             self._board.place(one)
@@ -190,7 +199,7 @@ class PlanMachine:
         if ended:
             board.tell_withheld()
         settled = len(board.nodes) - board.open
-        progress = Progress(len(board.nodes), board.gate.in_flight, settled, board.complete or ended)
+        progress = Progress(len(board.nodes), board.gate.in_flight, settled, board.complete or ended or self._finished)
         if progress != self._progress:
             self._progress = progress
             board.effects.append(progress)

@@ -45,6 +45,10 @@ class Calls:
         """Calls that are not answered yet."""
         return len(self._open)
 
+    def answered(self, turn: int) -> tuple[int, ...]:
+        """The answered calls of a message, in the order of their answers."""
+        return self._keys.answered_of(turn)
+
     # ------------------------------------------------------------ intake
 
     def ask(self, turn: int, asked: tuple[AskedCall, ...], timeout_seconds: float | None) -> None:

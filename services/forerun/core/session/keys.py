@@ -35,6 +35,10 @@ class CallKeys:
         """The journal has this call: it was asked for before, perhaps of an earlier owner."""
         return call in self._journalled
 
+    def answered_of(self, turn: int) -> tuple[int, ...]:
+        """The answered calls of a message, in the order of their answers, which is that of the journal."""
+        return tuple(index for number, index in self.answered if number == turn)
+
     def write_down(self, turn: int, asked: Sequence[AskedCall]) -> None:
         """Puts calls into the journal that are not there yet, in events that fit into one message of the bus."""
         part: list[AskedCall] = []

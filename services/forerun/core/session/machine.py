@@ -83,6 +83,10 @@ class SessionMachine:
         """Authoritative calls that are not answered yet."""
         return self._calls.unanswered
 
+    def answered(self, turn: int) -> tuple[int, ...]:
+        """The answered calls of a message by index, in the order of their answers, also those of earlier owners."""
+        return self._calls.answered(turn)
+
     @property
     def credits_earned(self) -> float:
         """Waste credits that this session's calls have earned so far."""

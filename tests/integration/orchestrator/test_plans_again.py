@@ -1,0 +1,152 @@
+"""A plan whose stream broke is told again from the beginning, and decides the same again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from forerun.client import ForerunClientError, OnFailure, PlanStatus, PlanTask
+from forerun.v1 import plan_pb2, session_pb2, session_pb2_grpc
+from tests.integration.orchestrator.conftest import Stage
+
+End = tuple[str, str, str]
+"""Task, status and digest."""
+
+
+def task(id: str, tool: str, number: object, *, timeout_seconds: float | None = None) -> plan_pb2.PlanTask:
+    """A task with one argument."""
+    text = f'{{"id": {number}}}' if isinstance(number, int) else f'{{"id": "{number}"}}'
+    return plan_pb2.PlanTask(id=id, tool=tool, arguments=text.encode(), timeout_seconds=timeout_seconds)
+
+
+async def tell(
+    s: Stage,
+    session: str,
+    tasks: Sequence[plan_pb2.PlanTask],
+    policy: plan_pb2.FailurePolicy.ValueType,
+    *,
+    pause: float = 0.0,
+) -> tuple[list[End], str]:
+    """Tells a plan, each task in its own message, and gives the ends in their order and that of the plan."""
+    stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+    hello = session_pb2.Hello(session=session, agent="a")
+    options = plan_pb2.PlanOptions(failure=policy)
+    stream: Any = stub.RunPlan()
+    await stream.write(session_pb2.RunPlanRequest(start=session_pb2.PlanStart(hello=hello, turn=1, options=options)))
+    for one in tasks:
+        await stream.write(session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=[one])))
+        await asyncio.sleep(pause)
+    await stream.done_writing()
+    ends, plan = [], ""
+    async for message in stream:
+        if message.HasField("task"):
+            status = plan_pb2.TaskStatus.Name(message.task.status)
+            ends.append((message.task.id, status, message.task.observation.digest))
+        elif message.HasField("ended"):
+            plan = plan_pb2.PlanStatus.Name(message.ended.status)
+    return ends, plan
+
+
+async def restarted(s: Stage) -> None:
+    """Another owner has the sessions: it knows of them what is in the journal."""
+    await s.platform.stop_service("orchestrator", 5.0)
+    await s.platform.start_service("orchestrator")
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same-owner", "another-owner"])
+@pytest.mark.parametrize("pause", [0.0, 0.4])
+def test_ends_count_in_the_order_in_which_they_were_recorded(stage: Any, restart: bool, pause: float) -> None:
+    """The failure came last. Said first, it would cancel what had been answered before it."""
+    tasks = [
+        task("slow", "hang", 1, timeout_seconds=4.0),
+        task("large", "big", 300_000),
+        task("quick", "get", 1),
+        task("on-it", "set", "$quick.next"),
+    ]
+
+    async def play(s: Stage) -> None:
+        session = s.ids.uuid7()
+        first = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST)
+        assert {id: status for id, status, _ in first[0]} == {
+            "slow": "TASK_STATUS_TIMEOUT",
+            "large": "TASK_STATUS_OK",
+            "quick": "TASK_STATUS_OK",
+            "on-it": "TASK_STATUS_OK",
+        }
+        if restart:
+            await restarted(s)
+        assert await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST, pause=pause) == first
+        assert [name for name, _, _ in s.world.log] == ["hang", "big", "get", "set"], "nothing ran twice"
+
+    stage(play)
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same-owner", "another-owner"])
+def test_what_was_late_is_late_again_and_not_cancelled(stage: Any, restart: bool) -> None:
+    """A task that was taken back is no failure for the policy; one that was late is."""
+    tasks = [task("slow", "hang", 1, timeout_seconds=2.0), task("quick", "get", 1)]
+
+    async def play(s: Stage) -> None:
+        session = s.ids.uuid7()
+        first = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_WAIT_ALL)
+        assert first[1] == "PLAN_STATUS_FAILED"
+        assert s.world.cancelled == 1, "its tool was told to stop"
+        if restart:
+            await restarted(s)
+        assert await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_WAIT_ALL) == first
+        assert s.world.executions("hang") == 1
+
+    stage(play)
+
+
+def test_what_a_failure_has_stopped_stays_stopped(stage: Any) -> None:
+    """Told at once, the read would start before the failure is known that had stopped it."""
+    tasks = [task("bad", "get", "seven"), task("beside", "hang", 1), task("never", "set", 1)]
+
+    async def play(s: Stage) -> None:
+        session = s.ids.uuid7()
+        first = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST, pause=0.2)
+        assert first[1] == "PLAN_STATUS_FAILED"
+        assert await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST) == first
+        assert s.world.log == [], "nothing has begun, also not the second time"
+
+    stage(play)
+
+
+def test_a_plan_that_failed_while_it_was_written_goes_on_with_another_round(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session, session.plan(on_failure=OnFailure.FAIL_FAST) as plan:
+            await plan.add(PlanTask("bad", "get", {"id": "seven"}))
+            await asyncio.sleep(1.0)
+            await plan.add(PlanTask("late", "set", {"id": 1}))
+            await asyncio.sleep(1.0)
+            assert (await plan.finish()).status is PlanStatus.FAILED
+            await plan.again()
+            await plan.add(PlanTask("next", "set", {"id": 2}))
+            async with asyncio.timeout(20):
+                result = await plan.finish()
+        assert [one.status.value for one in result.tasks] == ["rejected", "skipped", "ok"]
+        assert [arguments for _, arguments, _ in s.world.log] == [{"id": 2}]
+
+    stage(play)
+
+
+def test_a_plan_whose_session_ended_between_two_rounds_has_no_other_round(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        async with s.client.session("a") as session, session.plan() as plan:
+            await plan.add(PlanTask("one", "get", {"id": 1}))
+            await plan.finish()
+            await stub.EndSession(session_pb2.EndSessionRequest(session=session.id, reason="enough"), timeout=5.0)
+            await plan.again()
+            await plan.add(PlanTask("two", "get", {"id": 2}))
+            async with asyncio.timeout(20):
+                with pytest.raises(ForerunClientError):
+                    await plan.finish()
+            with pytest.raises(ForerunClientError):
+                await plan.again()
+
+    stage(play)
