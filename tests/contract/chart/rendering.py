@@ -60,6 +60,12 @@ def named(found: list[Manifest], kind: str, name: str) -> Manifest:
     return one
 
 
+def container(found: list[Manifest], name: str) -> dict[str, Any]:
+    """The container of this name."""
+    (one,) = [one for _, spec in pods(found) for one in spec["containers"] if one["name"] == name]
+    return dict(one)
+
+
 def values_file(folder: Path, text: str) -> str:
     """An option that adds values."""
     file = folder / "values.yaml"

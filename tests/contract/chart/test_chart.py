@@ -21,7 +21,7 @@ from forerun.verifier.settings import VerifierSettings
 from tests.contract.chart.rendering import (
     CHART,
     PROFILES,
-    Manifest,
+    container,
     helm,
     manifests,
     named,
@@ -40,12 +40,6 @@ SERVICES: dict[str, type[ServiceSettings]] = {
     "operator": OperatorSettings,
 }
 EVERYTHING = ("--set=demo.enabled=true", "--set=monitoring.podMonitor=true")
-
-
-def container(found: list[Manifest], name: str) -> dict[str, Any]:
-    """The container of this name."""
-    (one,) = [one for _, spec in pods(found) for one in spec["containers"] if one["name"] == name]
-    return dict(one)
 
 
 def labels_match(selector: dict[str, str], labels: dict[str, str]) -> bool:
