@@ -171,6 +171,15 @@ async def test_a_server_that_does_not_stream() -> None:
         assert "stream_options" not in server.bodies[0]
 
 
+@pytest.mark.parametrize("usage", ["[-5, 1]", "[1, -5]", "[true, 1]", "[1.5, 1]", '["1", 1]'])
+async def test_a_bill_that_is_none_is_not_taken(usage: str) -> None:
+    prompt, completion = json.loads(usage)
+    bill = {"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}}
+    parts = (event("a"), STOP, f"data: {json.dumps(bill)}\n\n".encode(), DONE)
+    async with serving(says(HEAD.encode() + b"\r\n", *parts)) as server:
+        assert [piece.usage for piece in await read(server.model())] == [None] * 3
+
+
 async def test_pieces_come_while_the_answer_streams_and_whoever_stops_reading_hangs_up() -> None:
     async with serving(says(HEAD.encode() + b"\r\n", event("a"), event("b"), then="hang")) as server:
         async with asyncio.timeout(20), aclosing(server.model()(REQUEST)) as pieces:

@@ -448,6 +448,20 @@ def test_a_decision_that_is_none_is_asked_for_once_more(stage: Any) -> None:
     stage(play)
 
 
+def test_a_decision_without_an_end_is_stopped_by_its_length(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        joiner = ScriptedModel([["Thought: ", *["so " * 100] * 1_000, ")"]])
+        async with s.client.session("a") as session:
+            model = ScriptedModel([["1. get(id=1)\n", END]])
+            result = await compiler(model, joiner, join_chars=1_000).run(session, "what?")
+        assert result.failure is not None and result.failure.reason == "DECISION_INVALID"
+        assert "more than 1000 characters (join_chars)" in result.failure.message
+        assert [one.usage.completion_tokens < 1_000 for one in result.requests[1:]] == [True, True], "both were stopped"
+        assert joiner.stopped == 2
+
+    stage(play)
+
+
 def test_a_joiner_that_always_wants_another_plan_meets_the_bound(stage: Any) -> None:
     async def play(s: Stage) -> None:
         planner = ScriptedModel([lambda request: [f"{first_number(request)}. stock(id=1)\n", "99. join()"]])

@@ -144,3 +144,23 @@ def test_calls_without_an_id_of_their_own_are_refused() -> None:
     blank = Conversation()
     blank.add({"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "get", "arguments": ""}}]})
     assert [call.arguments for call in blank.calls] == ["{}"]
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("complete", [False, True])
+def test_saved_messages_with_two_results_of_a_call_or_one_of_no_call_are_put_right(form: Form, complete: bool) -> None:
+    """A program that wrote them itself may have done so twice; a provider would refuse every later request."""
+    named = [("c1", "first"), ("c9", "of no call"), ("c1", "second"), ("c2", "two")]
+    named += [("c3", "three")] if complete else []
+    after: list[dict[str, Any]]
+    if form is Form.OPENAI:
+        after = [{"role": "tool", "tool_call_id": name, "content": text} for name, text in named]
+    else:
+        blocks = [{"type": "tool_result", "tool_use_id": name, "content": text} for name, text in named]
+        after = [{"role": "user", "content": [*blocks, {"type": "text", "text": "go on"}]}]
+    conversation = Conversation(form, [{"role": "user", "content": "x"}, MESSAGE[form], *after])
+    request = conversation.request()
+    assert words(request) == [("c1", "first"), ("c2", "two"), ("c3", "three" if complete else "INTERRUPTED")]
+    assert conversation.request() == request
+    if form is Form.ANTHROPIC:
+        assert request[-1]["content"][-1] == {"type": "text", "text": "go on"}

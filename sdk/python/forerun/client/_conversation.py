@@ -7,6 +7,7 @@ cancelled, failed, or was lost with the program that had asked for it must get o
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -91,18 +92,18 @@ class Conversation:
             name = result.call.provider_call_id
             if name in waiting and name not in found:
                 found[name] = _said(result)
-        if at is not None:
+        if at is not None and found:
             self._write(at, found)
         return len(found)
 
     def request(self) -> list[dict[str, Any]]:
         """The messages for the next request to the model: every call has one result.
 
-        One that has none is `INTERRUPTED` from now on: what the model was told stays so.
+        One that has none is `INTERRUPTED` from now on: what the model was told stays so. Of several the first counts.
         """
         for at in range(len(self.messages) - 1, -1, -1):
             missing = {call.provider_call_id: (_INTERRUPTED, True) for call in self._open(at)}
-            if missing:
+            if missing or self._repeated(at):
                 self._write(at, missing)
         return copy.deepcopy(self.messages)
 
@@ -118,32 +119,33 @@ class Conversation:
         answered = self._answered(at)
         return [call for call in calls if call.provider_call_id not in answered]
 
-    def _answered(self, at: int) -> dict[str, int]:
-        """Calls of a message that have a result; for OpenAI with the place of its message."""
-        found: dict[str, int] = {}
-        for place in range(at + 1, len(self.messages)):
-            message = self.messages[place]
-            if self.form is Form.OPENAI:
-                if message.get("role") != "tool":
-                    break
-                found[message.get("tool_call_id", "")] = place
-            else:
-                blocks = message.get("content") if message.get("role") == "user" else None
-                named = (block.get("tool_use_id") for block in blocks or () if isinstance(block, Mapping))
-                found.update({name: place for name in named if name})
-                break
+    def _answered(self, at: int) -> dict[str, dict[str, Any]]:
+        """The results behind a message by the names of their calls, the first one of each: messages, or blocks."""
+        found: dict[str, dict[str, Any]] = {}
+        for one in self._behind(at):
+            found.setdefault(one.get("tool_call_id" if self.form is Form.OPENAI else "tool_use_id") or "", one)
         return found
+
+    def _behind(self, at: int) -> list[dict[str, Any]]:
+        """The messages, or the blocks of the next message, that are results."""
+        following = self.messages[at + 1 :]
+        if self.form is Form.OPENAI:
+            return list(itertools.takewhile(lambda one: one.get("role") == "tool", following))
+        content = following[0].get("content") if following and following[0].get("role") == "user" else None
+        blocks = content if isinstance(content, list) else []
+        return [one for one in blocks if isinstance(one, dict) and one.get("type") == "tool_result"]
+
+    def _repeated(self, at: int) -> bool:
+        """Behind a message with calls there are two results of one, or results of none."""
+        calls = {call.provider_call_id for call in _calls(self.form, self.messages[at])}
+        return bool(calls) and len(self._behind(at)) != len(calls & self._answered(at).keys())
 
     def _write(self, at: int, results: Mapping[str, tuple[str, bool]]) -> None:
         """Puts results where the provider wants them: right after the message, in the order of its calls."""
-        if not results:
-            return
         order = [call.provider_call_id for call in _calls(self.form, self.messages[at])]
         if self.form is Form.OPENAI:
-            answered = self._answered(at)
-            end = at + 1 + len(answered)
-            written = {name: self.messages[place] for name, place in answered.items()}
-            written |= {
+            end = at + 1 + len(self._behind(at))
+            written = self._answered(at) | {
                 name: {"role": "tool", "tool_call_id": name, "content": text} for name, (text, _) in results.items()
             }
             self.messages[at + 1 : end] = [written[name] for name in order if name in written]
@@ -152,13 +154,14 @@ class Conversation:
             name: {"type": "tool_result", "tool_use_id": name, "content": text} | ({"is_error": True} if bad else {})
             for name, (text, bad) in results.items()
         }
+        answered = self._answered(at)
         following = self.messages[at + 1] if at + 1 < len(self.messages) else None
         if following is None or following.get("role") != "user":
             following = {"role": "user", "content": []}
             self.messages.insert(at + 1, following)
         content = following["content"]
         rest = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-        blocks |= {block["tool_use_id"]: block for block in rest if block.get("type") == "tool_result"}
+        blocks |= answered
         others = [block for block in rest if block.get("type") != "tool_result"]
         following["content"] = [blocks[name] for name in order if name in blocks] + others
 

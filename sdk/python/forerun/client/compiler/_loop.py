@@ -313,10 +313,17 @@ class _Run:
         raise _Failed(Failure("DECISION_INVALID", f"the joiner gave no decision: {complaint}"))
 
     async def _decide(self, number: int, situation: Situation) -> Decision:
+        bounds = self._compiler.bounds
         parts: list[str] = []
+        left = bounds.join_chars
         found: list[Decision] = []
 
         async def take(text: str) -> None:
+            nonlocal left
+            left -= len(text)
+            if left < 0:
+                text = f"the decision has more than {bounds.join_chars} characters (join_chars)"
+                raise Unusable(Failure("DECISION_INVALID", text))
             parts.append(text)
 
         async def over(_: str) -> None:
@@ -326,10 +333,11 @@ class _Run:
                 raise Unusable(Failure("DECISION_INVALID", str(problem))) from problem
 
         def restart() -> bool:
+            nonlocal left
             parts.clear()  # nobody has seen it
+            left = bounds.join_chars
             return True
 
-        bounds = self._compiler.bounds
         request = ModelRequest(self._compiler.prompts.join(situation), bounds.join_tokens, (END_OF_RESPONSE,))
         try:
             await self._requests.send(

@@ -152,11 +152,7 @@ def _piece(chunk: dict[str, Any]) -> ModelPiece:
         said = json.dumps(chunk)
         raise ModelError("MODEL_BROKEN_OFF", f"the model's server broke off{_code(said)}", transient=True, said=said)
     usage = chunk.get("usage")
-    found = None
-    if isinstance(usage, dict):
-        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if isinstance(prompt, int) and isinstance(completion, int):
-            found = Usage(prompt, completion)
+    found = _bill(usage) if isinstance(usage, dict) else None
     choices = chunk.get("choices")
     if not isinstance(choices, list):
         raise _garbage("a chunk without choices")
@@ -167,6 +163,14 @@ def _piece(chunk: dict[str, Any]) -> ModelPiece:
     text = delta.get("content") if isinstance(delta, dict) else None
     reason = choice.get("finish_reason")
     return ModelPiece(text if isinstance(text, str) else "", reason if isinstance(reason, str) else "", found)
+
+
+def _bill(usage: dict[str, Any]) -> Usage | None:
+    """What is counted; None where it is no count. Less than none would make room in the bound on a run's tokens."""
+    prompt, completion = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    if type(prompt) is not int or type(completion) is not int or min(prompt, completion) < 0:
+        return None
+    return Usage(prompt, completion)
 
 
 def _object(data: str) -> dict[str, Any]:

@@ -24,7 +24,8 @@ class Bounds:
         tasks: Tasks of all rounds together; at most 1,000.
         plan_chars: Characters of one plan.
         plan_tokens: Tokens of one plan, told to the model.
-        join_tokens: Tokens of one decision.
+        join_chars: Characters of one decision.
+        join_tokens: Tokens of one decision, told to the model.
         tokens: Tokens of all requests together, prompts included, as far as they are known or estimated.
         repeats: Model requests that are asked again, over the whole run. Nothing else below the loop repeats any.
         first_token_seconds: Longest silence before an answer begins.
@@ -38,6 +39,7 @@ class Bounds:
     tasks: int = 200
     plan_chars: int = 64_000
     plan_tokens: int = 4_000
+    join_chars: int = 64_000
     join_tokens: int = 2_000
     tokens: int = 500_000
     repeats: int = 3
