@@ -321,6 +321,11 @@ def test_secrets_go_by_name_are_read_for_each_request_and_are_in_no_log(
         with pytest.raises(ModelError) as raised:
             await ask(client)
         assert raised.value.error.metadata == {"provider": "p", "secret": "key"}
+        for broken in ("sk-third\nline", "sk-thírd"):
+            (tmp_path / "key").write_text(broken)
+            with pytest.raises(ModelError, match="no header may have") as raised:
+                await ask(client)
+            assert (raised.value.failed.fault, raised.value.failed.began) == (Fault.REFUSED, False)
         assert len(server.asked) == 2
 
     with caplog.at_level(logging.DEBUG):

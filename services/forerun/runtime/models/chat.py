@@ -154,15 +154,21 @@ class ChatCompletions:
     def _secret(self, name: str) -> str:
         secret = named_secret(self._secrets, name)
         if secret is None:
-            raise ModelError(
-                FailedPrecondition(
-                    ErrorReason.SETTING_INVALID,
-                    f"the secret {name} of the model provider {self.provider.name} is not in secrets_directory",
-                    metadata={"provider": self.provider.name, "secret": name},
-                ),
-                Fault.REFUSED,
-            )
+            raise self._unusable(name, "is not in secrets_directory")
+        if not (secret.isascii() and secret.isprintable()):
+            # The HTTP library would refuse it later, and say what it is.
+            raise self._unusable(name, "has characters that no header may have, such as a line end inside")
         return secret
+
+    def _unusable(self, name: str, why: str) -> ModelError:
+        return ModelError(
+            FailedPrecondition(
+                ErrorReason.SETTING_INVALID,
+                f"the secret {name} of the model provider {self.provider.name} {why}",
+                metadata={"provider": self.provider.name, "secret": name},
+            ),
+            Fault.REFUSED,
+        )
 
     # ------------------------------------------------------------ reading
 
