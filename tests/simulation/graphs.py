@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class GraphRun:
         turn: Number of its message.
         calls: Its tasks; arguments that a task took from another one's answer are filled in.
         results: How they ended, by place.
+        told: Every time that an end was told, by place: a plan whose stream breaks is told again.
         status: How its last round ended; empty where that was not heard.
         first: The first task of that round.
         over_at: When its end was heard, in loop seconds.
@@ -62,6 +64,7 @@ class GraphRun:
     graph: Graph
     calls: list[Planned]
     results: dict[int, TaskResult] = field(default_factory=dict)
+    told: dict[int, list[TaskResult]] = field(default_factory=lambda: defaultdict(list))
     status: str = ""
     first: int = 0
     over_at: float = float("inf")
@@ -115,6 +118,7 @@ async def run_graph(session: AsyncSession, run: GraphRun) -> None:
     graph, told = run.graph, [call.copy() for call in run.calls]
     plan = session.plan(on_failure=graph.on_failure, reads_first=graph.reads_first, in_flight=graph.in_flight)
     run.turn = plan._parts[0].start.turn
+    _overhear(plan, run)
     listening = None
     try:
         async with plan:
@@ -127,6 +131,17 @@ async def run_graph(session: AsyncSession, run: GraphRun) -> None:
     finally:
         if listening is not None:
             await asyncio.wait([listening])  # it ends with the plan
+
+
+def _overhear(plan: RunningPlan, run: GraphRun) -> None:
+    """Notes every end that the client is told, also those that it drops because it knows one."""
+    take = plan._task_over
+
+    def noted(result: TaskResult) -> None:
+        run.told[result.index].append(result)
+        take(result)
+
+    plan._task_over = noted  # type: ignore[method-assign]
 
 
 async def _rounds(plan: RunningPlan, told: Sequence[Planned], run: GraphRun) -> None:

@@ -31,6 +31,7 @@ class Tap:
         said: What the users of each session said, and when.
         answers: What came for each call, without echo and times: every answer of a call must be the same.
         answered: How many answers came for each call.
+        vanished: When the client of each session was gone, and its agent went on with another one.
         planned: Calls that are tasks of a plan: they were told then, and asked for when the plan allowed it.
         trace: Everything in order, for the digest of the run.
     """
@@ -42,6 +43,7 @@ class Tap:
         self.said: dict[str, list[tuple[float, str]]] = {}
         self.answered: Counter[CallKey] = Counter()
         self.answers: dict[CallKey, list[tuple[object, ...]]] = {}
+        self.vanished: dict[str, list[float]] = {}
         self.planned: set[CallKey] = set()
         self.epochs: Counter[str] = Counter()
         self.trace: list[str] = []
@@ -58,6 +60,7 @@ class Tap:
     def vanish(self, session: str) -> None:
         """The process of a session's client is gone: its stream breaks, and nobody connects again."""
         self.note("><", session, b"")
+        self.vanished.setdefault(session, []).append(asyncio.get_running_loop().time())
         self._streams[session].cancel()
 
     def sent(self, session: str, request: session_pb2.ConnectRequest) -> None:
@@ -92,11 +95,11 @@ class Tap:
             self.means(key, task.tool, json.loads(task.arguments))
 
     def task_ended(self, key: CallKey, task: plan_pb2.PlanTaskEnded) -> None:
-        """A task of a plan has its end."""
+        """A task of a plan has its end. Whether each telling says the same is judged with the plan."""
         self.answered[key] += 1
         if task.status == plan_pb2.TASK_STATUS_SKIPPED:
             return  # it was no call: another owner may not know of its message, and its turn can come again
-        self.answers.setdefault(key, []).append((task.status, task.observation.digest, task.failure.reason))
+        self.answers.setdefault(key, [])
 
     def received(self, session: str, response: session_pb2.ConnectResponse) -> None:
         """The client read a message."""

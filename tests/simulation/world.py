@@ -245,12 +245,17 @@ class World:
         elif one.tool == "clock":
             answer["at"] = one.read_at
         elif one.tool == "get":
-            epoch = next(iter(one.reads.values()))
-            answer["next"] = (int(arguments["id"]) * 3 + epoch) % DOCS
+            answer["next"] = next_document(one)
         body = json.dumps(answer).encode()
         if one.tool == "big":
             body = body[:-1] + b', "filler": "' + _BIG[int(arguments["id"]) % len(_BIG)] + b'"}'
         return body
+
+
+def next_document(one: Execution) -> int:
+    """The document that an answer of `get` names."""
+    epoch = next(iter(one.reads.values()))
+    return (int(one.arguments["id"]) * 3 + epoch) % DOCS
 
 
 def footprint(
