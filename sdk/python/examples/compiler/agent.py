@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from forerun.client import AsyncClient
+from forerun.client import AsyncClient, ForerunClientError
 from forerun.client.compiler import (
     Bounds,
     Compiler,
@@ -63,4 +63,7 @@ async def main(question: str) -> None:
     print(result.raise_for_status().answer)
 
 
-asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "How many times as high as the Eiffel tower is Mont Blanc?"))
+try:
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "How many times as high as the Eiffel tower is Mont Blanc?"))
+except ForerunClientError as error:  # no platform, or a run without an answer: the message says what to do
+    sys.exit(f"{error}")
