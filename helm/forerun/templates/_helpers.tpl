@@ -105,3 +105,8 @@ topologySpreadConstraints:
 {{- range list "" ".svc" ".svc.cluster.local" }}{{ $names = append $names (printf "%s.%s%s" $name $.Release.Namespace .) }}{{ end }}
 {{- toJson (concat $names (list "localhost" "127.0.0.1") .Values.tls.names) -}}
 {{- end }}
+
+{{/* Name of the workers' Deployment, and of the pool that sizes it. */}}
+{{- define "forerun.pool" -}}
+{{ include "forerun.name" . }}-sandbox
+{{- end }}

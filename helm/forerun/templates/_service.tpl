@@ -98,16 +98,22 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* A Deployment of one service, and where it has several pods its PodDisruptionBudget. Takes the same dict. */}}
+{{/*
+A Deployment of one service, and where it has several pods its PodDisruptionBudget. Takes the same dict, and where somebody
+else decides on the number of pods: scaled (true), most (pods at most).
+*/}}
 {{- define "forerun.serviceDeployment" -}}
 {{- $root := .root -}}
+{{- $replicas := int (.values.replicas | default 1) -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
   name: {{ include "forerun.name" $root }}-{{ .name }}
   labels: {{ include "forerun.labels" (list $root .name) | nindent 4 }}
 spec:
-  replicas: {{ .values.replicas | default 1 }}
+  {{- if not .scaled }}
+  replicas: {{ $replicas }}
+  {{- end }}
   revisionHistoryLimit: 3
   # A new pod serves before an old one goes; where one owns its data the old one goes first.
   {{- if .single }}
@@ -117,7 +123,7 @@ spec:
   {{- end }}
   selector: {{ include "forerun.match" (list $root .name) }}
   template: {{ include "forerun.servicePod" . | nindent 4 }}
-{{- if and $root.Values.podDisruptionBudgets.enabled (gt (int (.values.replicas | default 1)) 1) }}
+{{- if and $root.Values.podDisruptionBudgets.enabled (gt (ternary (int .most) $replicas (eq .scaled true)) 1) }}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget

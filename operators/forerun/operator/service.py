@@ -8,6 +8,7 @@ from typing import Final
 
 from forerun.operator.crds.kinds import KINDS, POLICY, POOL, TOOL_SERVER, Kind
 from forerun.operator.crds.served import missing_fields
+from forerun.operator.default_pool import DefaultPool
 from forerun.operator.engine.conditions import Reason
 from forerun.operator.kubernetes import paths
 from forerun.operator.kubernetes.client import Client, Object
@@ -70,6 +71,10 @@ class Operator:
         self._sizing = Sizing(
             client, bus, self._scribe, metrics=metrics, clock=clock, may_write=lambda: self._election.leading
         )
+        self._default_pool = DefaultPool(
+            client, settings, self._lease_namespace, metrics=metrics, clock=clock,
+            may_write=lambda: self._election.leading,
+        )  # fmt: skip
         watched = settings.watched()
         self._reflectors: dict[Kind, list[Reflector]] = {
             kind: [
@@ -157,6 +162,7 @@ class Operator:
         pools = self._objects(POOL)
         self._metrics.set(m.LEADING, self._election.leading)
         if pools is not None and self._election.leading:
+            await self._default_pool.look(pools)
             await self._sizing.look(pools)
 
     async def _check(self) -> None:
@@ -195,7 +201,9 @@ class Operator:
             self._dirty.set()
 
     async def _check_rights(self) -> None:
-        lacking = await missing(self._client, needed(self._settings.watched(), self._lease_namespace))
+        default_pool = bool(self._settings.default_pool.name)
+        rights = needed(self._settings.watched(), self._lease_namespace, default_pool=default_pool)
+        lacking = await missing(self._client, rights)
         self._metrics.set(m.RIGHTS_MISSING, len(lacking))
         if lacking != self._lacking:
             for right in lacking:

@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from forerun.runtime.settings import ServiceSettings, service_config
+from forerun.runtime.settings import ServiceSettings, SettingsGroup, service_config
+
+
+class DefaultPoolSettings(SettingsGroup):
+    """The SpeculationPool of an installation's own workers."""
+
+    name: str = Field(default="", pattern=r"^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)
+    """Its name, which workers have as FORERUN_SANDBOX_POOL. Empty: none; one that the operator made is taken back."""
+    target: str = ""
+    """Deployment of the workers, in the namespace of the Lease."""
+    min_replicas: int = Field(default=1, ge=0, le=1000)
+    """Never fewer workers. 0 lets an idle pool go to zero."""
+    max_replicas: int = Field(default=1, ge=1, le=1000)
+    """Never more workers."""
+    slots_per_replica: int = Field(default=12, ge=1, le=1024)
+    """Slots of one worker, those for speculation included: authoritative work takes them, too."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.name and not self.target:
+            raise ValueError("default_pool.name needs default_pool.target")
+        if self.min_replicas > self.max_replicas:
+            raise ValueError("default_pool.min_replicas must not be above max_replicas")
+        return self
 
 
 class OperatorSettings(ServiceSettings):
@@ -31,6 +55,16 @@ class OperatorSettings(ServiceSettings):
     """Everything is looked at again so often, whether or not something was heard: what was missed is found then."""
     pool_seconds: float = Field(default=1.0, gt=0, le=60)
     """Between two looks at the load of pools. Speculation gives slots back within two of them."""
+
+    default_pool: DefaultPoolSettings = Field(default_factory=DefaultPoolSettings)
+    """The pool that the operator itself makes and keeps, with all but its size."""
+
+    @model_validator(mode="after")
+    def _sees_its_pool(self) -> Self:
+        watched = self.watched()
+        if self.default_pool.name and watched and self.lease_namespace and self.lease_namespace not in watched:
+            raise ValueError(f"the default pool is in {self.lease_namespace}, which is not among the namespaces")
+        return self
 
     def watched(self) -> tuple[str, ...] | None:
         """The namespaces; None for all."""

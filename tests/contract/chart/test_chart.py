@@ -95,6 +95,8 @@ def test_only_operator_and_credentials_may_ask_the_api_server() -> None:
         ((), ("platform",)),
         (("--set=operator.namespaces={one,two}",), ("one", "two")),
         (("--set=operator.allNamespaces=true",), None),
+        (("--set=sandbox.pool.enabled=true",), ("platform",)),
+        (("--set=sandbox.pool.enabled=true", "--set=operator.allNamespaces=true"), None),
     ],
 )
 def test_the_operator_may_do_what_it_does_and_nothing_else(
@@ -112,7 +114,8 @@ def test_the_operator_may_do_what_it_does_and_nothing_else(
                 for resource in rule["resources"]
                 for verb in rule["verbs"]
             }
-    assert granted == set(needed(watched, "platform"))
+    default_pool = "--set=sandbox.pool.enabled=true" in options
+    assert granted == set(needed(watched, "platform", default_pool=default_pool))
     variables = {one["name"]: one.get("value") for one in container(found, "operator")["env"]}
     assert variables["FORERUN_OPERATOR_NAMESPACES"] == ",".join(watched or ())
 

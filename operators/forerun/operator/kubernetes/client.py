@@ -92,6 +92,14 @@ class Client:
             content_type="application/merge-patch+json",
         )
 
+    async def delete(self, path: str) -> None:
+        """Deletes an object.
+
+        Raises:
+            ApiError: `Missing` where there is none.
+        """
+        await self._request("DELETE", path)
+
     async def list(self, path: str) -> tuple[list[Object], str]:
         """All objects of a collection, page by page, and the resource version to watch from.
 

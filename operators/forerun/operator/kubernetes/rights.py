@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.operator.crds.kinds import GROUP, KINDS
+from forerun.operator.crds.kinds import GROUP, KINDS, POOL
 from forerun.operator.kubernetes import paths
 from forerun.operator.kubernetes.client import Client
 
@@ -42,14 +42,20 @@ class Right:
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
-def needed(namespaces: tuple[str, ...] | None, lease_namespace: str) -> tuple[Right, ...]:
+def needed(
+    namespaces: tuple[str, ...] | None, lease_namespace: str, *, default_pool: bool = False
+) -> tuple[Right, ...]:
     """Everything that the operator does, as rights; the chart's Role is exactly this.
 
     Args:
         namespaces: That are looked after; None for all.
-        lease_namespace: Of the Lease.
+        lease_namespace: Of the Lease, and of the default pool.
+        default_pool: There is a default pool. Where there is none any more, the right to delete takes it back.
     """
     found = [Right(lease_namespace, "coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")]
+    if namespaces is None or lease_namespace in namespaces:
+        verbs = ("create", "patch", "delete") if default_pool else ("delete",)
+        found += [Right(lease_namespace, GROUP, POOL.plural, verb) for verb in verbs]
     for namespace in namespaces or ("",):
         for kind in KINDS:
             found += [Right(namespace, GROUP, kind.plural, verb) for verb in ("get", "list", "watch")]
