@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from typing import Final
 
 from forerun.core import limits
 from forerun.core.contracts import Contract, unknown
 from forerun.core.plan import (
     CancelTask,
     Cause,
+    Early,
     PlanEffect,
     PlanError,
     PlanFinished,
@@ -38,6 +40,11 @@ from forerun.v1 import common_pb2, event_pb2, plan_pb2, session_pb2
 Ask = Callable[[Runner, session_pb2.CallBatch], None]
 Cancel = Callable[[Runner, int, int], None]
 Responses = Stream[session_pb2.RunPlanResponse]
+
+_END_NOT_SAID: Final = InvalidArgument(
+    ErrorReason.PROTOCOL_VIOLATION,
+    "the stream ended before PlanComplete or PlanRefuse: with `reads_first` nothing but reads begins then",
+)
 
 
 class PlanRun:
@@ -64,6 +71,7 @@ class PlanRun:
     ) -> None:
         self._runner = runner
         self._turn = turn
+        self._reads_first = options.early is Early.READS
         self._ask = ask
         self._cancel = cancel
         self._monotonic = monotonic
@@ -106,7 +114,14 @@ class PlanRun:
         self._apply(effects)
 
     def source_over(self) -> None:
-        """The client sends nothing more: a plan that it left open is complete, and its end is the end of the stream."""
+        """The client sends nothing more, and the end of what is there is the end of the stream.
+
+        A broken connection looks the same, so a message whose end was not said is not taken for complete: what waits
+        for it does not begin. What runs goes on, since the client may come back for it.
+        """
+        if self._reads_first and not self._machine.arrived:
+            self._responses.end(_END_NOT_SAID)
+            return
         self._source_over = True
         self._apply(self._machine.complete(self._monotonic()))
         self._end_if_over()
@@ -201,13 +216,12 @@ class PlanRun:
 
     def _answered(self, task: str, future: asyncio.Future[session_pb2.CallResult]) -> None:
         """A call has its answer. Called by the loop, so never amid other effects."""
-        self._note(task, future)
-        self._apply([])
+        if task in self._waiting:
+            self._note(task, future)
+            self._apply([])
 
     def _note(self, task: str, future: asyncio.Future[session_pb2.CallResult]) -> None:
-        index, _ = self._waiting.pop(task, (None, None))
-        if index is None:
-            return
+        index, _ = self._waiting.pop(task)
         if future.cancelled():
             self._responses.end(self._runner.gone)
             return

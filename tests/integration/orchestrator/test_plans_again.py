@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from forerun.client import ForerunClientError, OnFailure, PlanStatus, PlanTask
@@ -148,5 +150,34 @@ def test_a_plan_whose_session_ended_between_two_rounds_has_no_other_round(stage:
                     await plan.finish()
             with pytest.raises(ForerunClientError):
                 await plan.again()
+
+    stage(play)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["half-closed", "broken"])
+def test_a_message_whose_end_was_not_said_is_not_complete(stage: Any, broken: bool) -> None:
+    """A stream that breaks looks to its reader like one that ends."""
+
+    async def play(s: Stage) -> None:
+        stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        hello = session_pb2.Hello(session=s.ids.uuid7(), agent="a")
+        options = plan_pb2.PlanOptions(reads_first=True)
+        stream: Any = stub.RunPlan()
+        start = session_pb2.PlanStart(hello=hello, turn=1, options=options)
+        await stream.write(session_pb2.RunPlanRequest(start=start))
+        tasks = [task("read", "get", 1), task("write", "set", 1)]
+        await stream.write(session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=tasks)))
+        await asyncio.sleep(0.5)
+        if broken:
+            s.platform.fabric.drop("orchestrator:1", source="client")
+        else:
+            await stream.done_writing()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for message in stream:
+                assert message.HasField("progress")
+        assert caught.value.code() is (grpc.StatusCode.UNAVAILABLE if broken else grpc.StatusCode.INVALID_ARGUMENT)
+        await asyncio.sleep(400.0)  # longer than any task may take
+        assert [name for name, _, _ in s.world.log] == ["get"]
+        assert s.world.cancelled == 0, "its client may come back for it"
 
     stage(play)

@@ -46,12 +46,17 @@ class PlanMachine:
         """Nothing is open, and nothing more is expected unless the plan is continued."""
         return self._finished
 
+    @property
+    def arrived(self) -> bool:
+        """The round has arrived whole, or nothing more of it counts."""
+        return self._board.complete or self._board.stopped is not None
+
     def expects(self, index: int) -> bool:
         """The end of the task at that place may still be taken: it runs, or this round may still bring it."""
         board = self._board
         if index < len(board.nodes):
             return board.nodes[index].stage in {Stage.RUNNING, Stage.STOPPING}
-        return not board.complete and board.stopped is None
+        return not self.arrived
 
     @property
     def results(self) -> tuple[TaskResult, ...]:
