@@ -28,6 +28,9 @@ _POLICIES: Final[Mapping[int, FailurePolicy]] = {
     plan_pb2.FAILURE_POLICY_WAIT_ALL: FailurePolicy.WAIT_ALL,
 }
 
+_NOT_STARTED: Final = frozenset({TaskStatus.REJECTED, TaskStatus.TIMEOUT, TaskStatus.CANCELLED, TaskStatus.UNAVAILABLE})
+"""Ends of calls that were not begun, where they may not be repeated: else those end `OUTCOME_UNKNOWN`."""
+
 
 def options_of(message: plan_pb2.PlanOptions) -> PlanOptions:
     """What the owner of a plan chose.
@@ -113,6 +116,7 @@ def end_of(message: session_pb2.CallResult) -> TaskEnd:
         media_type=observation.media_type,
         digest=observation.digest,
         cause=cause,
+        not_started=status in _NOT_STARTED,
     )
 
 

@@ -181,3 +181,39 @@ def test_a_message_whose_end_was_not_said_is_not_complete(stage: Any, broken: bo
         assert s.world.cancelled == 0, "its client may come back for it"
 
     stage(play)
+
+
+def test_a_plan_that_was_left_starts_nothing_more(stage: Any) -> None:
+    """Its client tells it again, perhaps to another owner; until then nobody decides about it."""
+
+    async def play(s: Stage) -> None:
+        stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        hello = session_pb2.Hello(session=s.ids.uuid7(), agent="a")
+        stream: Any = stub.RunPlan()
+        start = session_pb2.PlanStart(hello=hello, turn=1, options=plan_pb2.PlanOptions(in_flight=1))
+        await stream.write(session_pb2.RunPlanRequest(start=start))
+        tasks = [task("hangs", "hang", 1), task("waits", "get", 1)]
+        await stream.write(session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=tasks)))
+        await asyncio.sleep(0.5)
+        s.platform.fabric.drop("orchestrator:1", source="client")
+        await asyncio.sleep(400.0)  # longer than any task may take
+        assert [name for name, _, _ in s.world.log] == ["hang"]
+
+    stage(play)
+
+
+def test_what_the_platform_may_have_begun_of_a_stopped_plan_is_not_said_to_have_never_run(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            await s.client.learn("a")  # from now on the client knows what only reads
+            async with session.plan() as plan:
+                await plan.add(PlanTask("write", "set", {"id": 1}), PlanTask("read", "get", {"id": 2}))
+                await asyncio.sleep(0.5)
+                s.platform.fabric.drop("orchestrator:1", source="client")
+                await plan.refuse("the planner broke off")
+                async with asyncio.timeout(60):
+                    result = await plan.finish()
+        assert s.world.executions("set") == 1
+        assert {one.id: one.status.value for one in result.tasks} == {"write": "outcome_unknown", "read": "cancelled"}
+
+    stage(play)

@@ -48,3 +48,20 @@ def test_arguments_that_are_no_object_are_refused_with_the_task(arguments: bytes
 def test_bounds_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="PLAN_TASKS_MAX"):
         options_of(plan_pb2.PlanOptions(tasks=1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("status", "certain"),
+    [
+        (common_pb2.CALL_STATUS_TIMEOUT, True),
+        (common_pb2.CALL_STATUS_CANCELLED, True),
+        (common_pb2.CALL_STATUS_UNAVAILABLE, True),
+        (common_pb2.CALL_STATUS_REJECTED, True),
+        (common_pb2.CALL_STATUS_OUTCOME_UNKNOWN, False),
+        (common_pb2.CALL_STATUS_OK, False),
+    ],
+)
+def test_a_call_that_had_begun_ends_unknown_and_any_other_failure_says_that_it_had_not(
+    status: common_pb2.CallStatus.ValueType, certain: bool
+) -> None:
+    assert end_of(session_pb2.CallResult(status=status)).not_started is certain

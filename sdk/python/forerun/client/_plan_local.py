@@ -58,12 +58,16 @@ class TaskCalls(Protocol):
 
 @dataclass(slots=True)
 class _Node:
-    """A task with its place."""
+    """A task with its place.
+
+    The platform may have heard of it, and may have begun it: a read as soon as it is heard of.
+    """
 
     task: plan_pb2.PlanTask
     index: int
     arguments: JsonValue
     needs: tuple[str, ...]
+    heard: bool
     perhaps_begun: bool
     result: TaskResult | None = None
     cancelled: bool = False
@@ -148,7 +152,7 @@ class LocalPlan:
                 return  # what is said after it is about the next round
             match part.WhichOneof("message"):
                 case "tasks":
-                    self._add(part.tasks.tasks, perhaps_begun=self._may_have_begun(self._taken))
+                    self._add(part.tasks.tasks, self._taken)
                 case "complete":
                     self._complete = True
                 case "cancel":
@@ -168,7 +172,7 @@ class LocalPlan:
         rest = (one.WhichOneof("message") for one in self._parts[part : self._written])
         return "complete" in rest
 
-    def _add(self, tasks: Sequence[plan_pb2.PlanTask], *, perhaps_begun: bool) -> None:
+    def _add(self, tasks: Sequence[plan_pb2.PlanTask], part: int) -> None:
         stopped = self._stopped is not None and self._stopped[0] is not PlanStatus.FAILED
         if self._complete or stopped:
             raise _refused("closed", "the plan takes no more tasks: it is complete, cancelled or refused", "")
@@ -177,12 +181,12 @@ class LocalPlan:
             raise _refused("too_many_tasks", f"the plan may have {most} tasks", tasks[-1].id)
         places = {task.id: place for place, task in reversed(list(enumerate(tasks)))}
         for place, task in enumerate(tasks):
-            node = self._node(task, place, places, perhaps_begun=perhaps_begun)
+            node = self._node(task, place, places, part)
             self._nodes.append(node)
             self._by_id[task.id] = node
             node.result = self._known.get(node.index)
 
-    def _node(self, task: plan_pb2.PlanTask, place: int, places: Mapping[str, int], *, perhaps_begun: bool) -> _Node:
+    def _node(self, task: plan_pb2.PlanTask, place: int, places: Mapping[str, int], part: int) -> _Node:
         if not _ID.match(task.id):
             raise _refused("bad_id", f"task {task.id[:40]!r}: an id has letters, digits, _ and -", task.id)
         if task.id in self._by_id:
@@ -204,7 +208,8 @@ class LocalPlan:
             raise _refused(
                 f"{kind}_reference", f"task {task.id} names {target}; a task can need earlier ones only", task.id
             )
-        return _Node(task, len(self._nodes), arguments, needs, perhaps_begun)
+        heard, begun = part < self._written, self._may_have_begun(part)
+        return _Node(task, len(self._nodes), arguments, needs, heard, begun)
 
     def _cancel(self, task: str) -> None:
         if not task:
@@ -236,10 +241,10 @@ class LocalPlan:
                 continue
             if node.cancelled:
                 failure = Failure("task_cancelled", f"task {node.task.id} was taken back", {"task": node.task.id})
-                self._settle(node, _end(node, TaskStatus.CANCELLED, failure))
+                self._settle(node, self._not_run(node, TaskStatus.CANCELLED, failure))
             elif self._stopped is not None:
                 status = TaskStatus.CANCELLED if self._stopped[0] is PlanStatus.CANCELLED else TaskStatus.SKIPPED
-                self._settle(node, _end(node, status, self._stopped[1]))
+                self._settle(node, self._not_run(node, status, self._stopped[1]))
             elif self._options.reads_first and not self._complete:
                 return None
             elif (failed := self._failed_input(node)) is not None:
@@ -247,6 +252,18 @@ class LocalPlan:
             else:
                 return node
         return None
+
+    def _not_run(self, node: _Node, status: TaskStatus, failure: Failure) -> TaskResult:
+        """The end of a task that is not run any more. Of one that the platform may have begun nobody knows here."""
+        if not node.heard:
+            return _end(node, status, failure)
+        if self._calls.reads(node.task.tool):
+            return _end(node, TaskStatus.CANCELLED, failure)
+        if not node.perhaps_begun:
+            return _end(node, status, failure)
+        text = f"{failure.message}; the platform may have begun the task: look at the tool before running it again"
+        unknown = Failure("outcome_unknown", text, {"task": node.task.id, "reason": failure.reason})
+        return _end(node, TaskStatus.OUTCOME_UNKNOWN, unknown)
 
     def _failed_input(self, node: _Node) -> Failure | None:
         for name in node.needs:
