@@ -42,12 +42,17 @@ def _one_file(
         return  # a key for several calls
     if any(key[2] == BESIDE_INDEX and actions[0][0] == "add" for key, actions in meant.items()):
         return  # a write in no order with those of its message
+    late: set[str] = set()
     for key in asked:
         _, arguments = meant[key][0]
         token = str(arguments.get("token", ""))
+        possible = _with_late(possible, late)
         after = {(*content, token) for content in possible} if token else possible
-        # The agent may have given up and never seen an answer; then it may have taken effect, or not.
+        # The agent may have given up and never seen an answer: it may have taken effect, may still do so beside the
+        # calls of later messages, or not.
         one = answers[key][0] if len(answers[key]) == 1 else None
+        if one is None and token:
+            late.add(token)
         if one is None or one.status != "ok" or one.tool_error or one.call.tool not in FILE_TOOLS:
             possible = possible | after
         elif one.served != "shared" and key[2] != BESIDE_INDEX:
@@ -57,3 +62,14 @@ def _one_file(
                 yield f"1: {name_of(one)} served {one.served} saw {' '.join(seen) or 'nothing'}, not {shown}"
                 return
             possible = {seen}
+
+
+def _with_late(possible: set[_Content], late: set[str]) -> set[_Content]:
+    """The contents that there can be as well where some of what nobody has waited for takes effect now."""
+    found, new = set(possible), list(possible)
+    while new:
+        content = new.pop()
+        more = {(*content, token) for token in late if token not in content} - found
+        found |= more
+        new += more
+    return found

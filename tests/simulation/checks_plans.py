@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from forerun.client import OnFailure
 from tests.simulation.agents import EXTRA_INDEX
@@ -13,6 +14,8 @@ from tests.simulation.world import WRITES, Execution, next_document
 
 _FAILS = frozenset({"rejected", "timeout", "unavailable", "outcome_unknown"})
 _ENDS = frozenset({"cancelled", "refused"})
+
+_NEVER: Final = float("inf")
 
 _Executions = dict[int, list[Execution]]
 
@@ -46,7 +49,7 @@ def _own(run: GraphRun, executions: _Executions, evidence: Evidence) -> _Executi
     A message of which nothing was begun is not in the journal, so the agent's next client may use its turn again.
     """
     vanished = evidence.tap.vanished.get(run.session, ())
-    until = min((at for at in vanished if at >= run.over_at), default=float("inf"))
+    until = min((at for at in vanished if at >= run.over_at), default=_NEVER)
     own: _Executions = defaultdict(list)
     for index, ran in executions.items():
         own[index] += [one for one in ran if one.started_at < until]
@@ -135,6 +138,9 @@ def _never_ran(name: str, run: GraphRun, executions: _Executions) -> Iterator[st
         late = [one for one in ran if one.started_at > run.over_at]
         if late:
             yield f"5: task {index} of {name} began at {late[0].started_at:.3f}, the plan ended at {run.over_at:.3f}"
+        early = [one for one in ran if one.tool in WRITES and one.started_at < run.complete_at.get(index, _NEVER)]
+        if run.graph.reads_first and early:
+            yield f"5: task {index} of {name} wrote at {early[0].started_at:.3f}, before its message was complete"
         cut_off = run.status == "refused" and run.graph.reads_first and index >= run.first
         if cut_off and ran and ran[0].tool in WRITES:
             yield f"5: task {index} of {name} wrote something, although its message was cut off"

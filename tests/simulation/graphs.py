@@ -6,10 +6,13 @@ import asyncio
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+import grpc
+import grpc.aio
 
 from forerun.client import AsyncSession, ForerunClientError, OnFailure, PlanTask, RunningPlan, TaskResult
 from tests.simulation.calls import Planned, Taste, draw_call
@@ -31,6 +34,7 @@ class Graph:
         cancel: (task or None for the plan, seconds) that is taken back.
         cut_off: The message breaks off after its last task.
         again: Tasks from this place on are another round of the plan, where its first one allows that.
+        breaks: The stream breaks instead of giving the end of this number, once; then the plan is told again.
     """
 
     refers: dict[int, int]
@@ -42,6 +46,7 @@ class Graph:
     cancel: tuple[int | None, float] | None
     cut_off: bool
     again: int | None
+    breaks: int | None
 
 
 @dataclass(slots=True)
@@ -56,6 +61,7 @@ class GraphRun:
         told: Every time that an end was told, by place: a plan whose stream breaks is told again.
         status: How its last round ended; empty where that was not heard.
         first: The first task of that round.
+        complete_at: Place -> when the client said that its round is complete, in loop seconds.
         over_at: When its end was heard, in loop seconds.
     """
 
@@ -67,6 +73,7 @@ class GraphRun:
     told: dict[int, list[TaskResult]] = field(default_factory=lambda: defaultdict(list))
     status: str = ""
     first: int = 0
+    complete_at: dict[int, float] = field(default_factory=dict)
     over_at: float = float("inf")
 
     @classmethod
@@ -105,6 +112,7 @@ def draw_graph(chance: random.Random, taste: Taste) -> tuple[list[Planned], Grap
         cancel=cancel,
         cut_off=cut_off,
         again=chance.randrange(1, len(calls)) if chance.random() < 0.25 else None,
+        breaks=chance.randint(0, len(calls)) if chance.random() < 0.3 else None,
     )
     return calls, graph
 
@@ -119,6 +127,8 @@ async def run_graph(session: AsyncSession, run: GraphRun) -> None:
     plan = session.plan(on_failure=graph.on_failure, reads_first=graph.reads_first, in_flight=graph.in_flight)
     run.turn = plan._parts[0].start.turn
     _overhear(plan, run)
+    if graph.breaks is not None:
+        plan._stub = _Breaking(plan._stub, graph.breaks)
     listening = None
     try:
         async with plan:
@@ -144,6 +154,36 @@ def _overhear(plan: RunningPlan, run: GraphRun) -> None:
     plan._task_over = noted  # type: ignore[method-assign]
 
 
+class _Breaking:
+    """Stubs whose first stream breaks instead of giving one of its messages."""
+
+    def __init__(self, stub: Callable[[], Any], left: int) -> None:
+        self._stub = stub
+        self._left = left
+
+    def __call__(self) -> Any:
+        return self
+
+    def RunPlan(self, **more: Any) -> Any:  # noqa: N802
+        call = self._stub().RunPlan(**more)
+        if self._left < 0:
+            return call
+        read = call.read
+
+        async def breaking() -> Any:
+            message = await read()
+            if message is not grpc.aio.EOF and message.WhichOneof("message") in ("task", "ended"):
+                self._left -= 1
+                if self._left < 0:
+                    call.cancel()
+                    nothing = grpc.aio.Metadata()
+                    raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "the stream broke")
+            return message
+
+        call.read = breaking
+        return call
+
+
 async def _rounds(plan: RunningPlan, told: Sequence[Planned], run: GraphRun) -> None:
     graph, last = run.graph, len(told)
     for first, end in ((0, last),) if graph.again is None else ((0, graph.again), (graph.again, last)):
@@ -155,6 +195,8 @@ async def _rounds(plan: RunningPlan, told: Sequence[Planned], run: GraphRun) -> 
         await _tell(plan, told, graph, range(first, end))
         if graph.cut_off and end == last:
             await plan.refuse("the model's message broke off")
+        else:
+            run.complete_at |= dict.fromkeys(range(first, end), asyncio.get_running_loop().time())
         result = await plan.finish()
         run.status, run.over_at = result.status.value, asyncio.get_running_loop().time()
 
