@@ -202,18 +202,21 @@ def test_a_plan_that_was_left_starts_nothing_more(stage: Any) -> None:
     stage(play)
 
 
-def test_what_the_platform_may_have_begun_of_a_stopped_plan_is_not_said_to_have_never_run(stage: Any) -> None:
+@pytest.mark.parametrize(("reads_first", "write"), [(False, "outcome_unknown"), (True, "cancelled")])
+def test_what_the_platform_may_have_begun_of_a_stopped_plan_is_not_said_to_have_never_run(
+    stage: Any, reads_first: bool, write: str
+) -> None:
     async def play(s: Stage) -> None:
         async with s.client.session("a") as session:
             await s.client.learn("a")  # from now on the client knows what only reads
-            async with session.plan() as plan:
+            async with session.plan(reads_first=reads_first) as plan:
                 await plan.add(PlanTask("write", "set", {"id": 1}), PlanTask("read", "get", {"id": 2}))
                 await asyncio.sleep(0.5)
                 s.platform.fabric.drop("orchestrator:1", source="client")
                 await plan.refuse("the planner broke off")
                 async with asyncio.timeout(60):
                     result = await plan.finish()
-        assert s.world.executions("set") == 1
-        assert {one.id: one.status.value for one in result.tasks} == {"write": "outcome_unknown", "read": "cancelled"}
+        assert (s.world.executions("set"), s.world.executions("get")) == (int(not reads_first), 1)
+        assert {one.id: one.status.value for one in result.tasks} == {"write": write, "read": "cancelled"}
 
     stage(play)

@@ -257,10 +257,8 @@ class LocalPlan:
         """The end of a task that is not run any more. Of one that the platform may have begun nobody knows here."""
         if not node.heard:
             return _end(node, status, failure)
-        if self._calls.reads(node.task.tool):
-            return _end(node, TaskStatus.CANCELLED, failure)
-        if not node.perhaps_begun:
-            return _end(node, status, failure)
+        if not node.perhaps_begun or self._calls.reads(node.task.tool):
+            return _end(node, TaskStatus.CANCELLED, failure)  # it may be a read that was begun
         text = f"{failure.message}; the platform may have begun the task: look at the tool before running it again"
         unknown = Failure("outcome_unknown", text, {"task": node.task.id, "reason": failure.reason})
         return _end(node, TaskStatus.OUTCOME_UNKNOWN, unknown)
