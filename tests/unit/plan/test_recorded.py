@@ -52,3 +52,15 @@ def test_what_is_told_to_a_plan_that_has_failed_is_skipped() -> None:
     assert driver.add(task("late", path="b"), complete=True) == []
     assert driver.settled["late"].status is TaskStatus.SKIPPED
     assert len(driver.plans) == 1, "its end was told already"
+
+
+def test_a_late_task_whose_execution_ended_at_that_moment_ends_as_it_did() -> None:
+    driver = Driver()
+    driver.add(task("write", "write", path="a"), task("read", path="b"), complete=True)
+    due = driver.machine.next_time()
+    assert due is not None
+    driver.tick(due)
+    assert driver.cancels == ["write", "read"], "both have the same limit"
+    driver.end("write")
+    driver.end("read", ended(TaskStatus.CANCELLED))
+    assert driver.statuses() == ["ok", "timeout"]

@@ -10,7 +10,7 @@ from forerun.core.plan.board import OUTCOMES, Board
 from forerun.core.plan.check import PlanError
 from forerun.core.plan.effects import PlanEffect, PlanFinished, Progress
 from forerun.core.plan.model import Cause, PlanJournal, PlanOptions, PlanStatus, Task, TaskEnd, TaskResult, TaskStatus
-from forerun.core.plan.node import NEVER_STARTED, Stage
+from forerun.core.plan.node import NEVER_STARTED, Node, Stage
 
 
 class PlanMachine:
@@ -144,7 +144,7 @@ class PlanMachine:
             raise ValueError("an execution cannot end as skipped")
         self._board.now = now
         node = self._board.node(task)
-        if node is not None and node.stage is Stage.RUNNING:
+        if node is not None and (node.stage is Stage.RUNNING or _ended_by_itself(node, end)):
             cause = None if end.status in OUTCOMES else end.cause or causes.ended(task, end.status)
             self._board.settle(node, node.ended(end.status, now, cause=cause, end=end))
         elif node is not None and node.stage is Stage.STOPPING:
@@ -214,3 +214,12 @@ class PlanMachine:
             board.effects.append(PlanFinished(status, self.results, cause, self._round))
         effects, board.effects = board.effects, []
         return effects
+
+
+def _ended_by_itself(node: Node, end: TaskEnd) -> bool:
+    """A task was late, and its execution, which has the same deadline, has ended otherwise at that moment.
+
+    That is what is recorded of it, and what it is when the plan is told again.
+    """
+    late = node.stopping is not None and node.stopping[0] is TaskStatus.TIMEOUT
+    return node.stage is Stage.STOPPING and late and end.status not in {TaskStatus.TIMEOUT, TaskStatus.CANCELLED}
