@@ -110,7 +110,6 @@ MUTANTS: Final = (
     Mutant("plan-conflicts-unordered", f"{_PLAN}.board:ordering", put.conflicts_unordered),
     Mutant("plan-after-ignored", f"{_PLAN}.board:Board.place", put.after_ignored),
     Mutant("plan-failure-ignored", f"{_PLAN}.board:Board.judge", put.returns(None)),
-    Mutant("plan-ends-in-any-order", f"{_PLAN}.recorded:RecordedEnds.__init__", put.order_forgotten),
     Mutant("cut-off-message-writes", f"{_PLAN}.board:Board._offer", put.never_held),
     Mutant("outcome-miscounted", "forerun.core.ledger:Totals.add", put.counts_joined_as_ready),
     Mutant("line-dropped", f"{_ORCHESTRATOR}.ledger:Outbox.put", put.drops_lines),

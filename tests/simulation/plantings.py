@@ -267,10 +267,3 @@ def never_held(offer: Any) -> Callable[..., Any]:
         self._options = options
 
     return planted_one
-
-
-def order_forgotten(real: Any) -> Any:
-    def planted_one(self: Any, _order: object) -> None:
-        real(self, ())
-
-    return planted_one
