@@ -18,7 +18,9 @@ def files(evidence: Evidence) -> Iterator[str]:
     """Every answer shows a content that a file could have after the calls before it, in the order of the calls."""
     keys: dict[tuple[str, int], list[CallKey]] = defaultdict(list)
     asked_at = evidence.tap.asked_at  # the order of keys, too, but where an owner forgot and a turn came again
-    for key, actions in sorted(evidence.tap.actions.items(), key=lambda one: (asked_at[one[0]], one[0])):
+    # Calls of a message that was cut off were never asked for, so they may change nothing and have no place in it.
+    placed = [one for one in evidence.tap.actions.items() if one[0] in asked_at]
+    for key, actions in sorted(placed, key=lambda one: (asked_at[one[0]], one[0])):
         for file in {int(arguments["file"]) for tool, arguments in actions if tool in FILE_TOOLS}:
             keys[key[0], file].append(key)
     answers: dict[CallKey, list[Asked]] = defaultdict(list)
