@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from forerun.cli.credentials.material import CA_CERTIFICATE, CERTIFICATE, KEY
 from forerun.cli.up.directory import write_secret
 from forerun.runtime.bus import Bus
 from forerun.runtime.bus_nats import NatsBus
@@ -22,8 +23,9 @@ from forerun.runtime.clock import Clock, SystemClock
 from forerun.runtime.errors import ErrorReason, ForerunError, Unavailable
 from forerun.runtime.ids import SystemIds
 from forerun.runtime.settings import exit_code, read_secret
+from forerun.runtime.tls import trusting
 from forerun.runtime.topology import CLUSTER_REPLICAS, TOPOLOGY, ensure
-from forerun.runtime.topology_render import Cluster, ServerOptions, render_config
+from forerun.runtime.topology_render import Cluster, ServerOptions, ServerTls, render_config
 
 _ADMIN: Final = "admin"
 _CONNECT_SECONDS: Final = 5.0
@@ -45,6 +47,9 @@ def add_parser(subparsers: _Parsers[argparse.ArgumentParser]) -> argparse.Argume
     config.add_argument("--sync-always", action="store_true", help="acknowledge only what is on the disk itself")
     config.add_argument("--name", default="forerun", help="name of this server, unique in a cluster")
     config.add_argument(
+        "--tls", type=Path, metavar="DIR", help="encrypt, with tls.crt, tls.key and ca.crt of this folder"
+    )
+    config.add_argument(
         "--route", action="append", default=[], metavar="HOST:PORT", help="another server of the cluster; repeated"
     )
     setup = actions.add_parser("setup", help="make the broker hold what the services need; may be repeated")
@@ -64,7 +69,12 @@ def _add_passwords(parser: argparse.ArgumentParser) -> None:
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     """Adds where the broker is and how long to try."""
-    parser.add_argument("--server", required=True, metavar="URL", help="nats://host:port, or several with commas")
+    parser.add_argument(
+        "--server", required=True, metavar="URL", help="nats:// or tls://host:port, several with commas"
+    )
+    parser.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="authority of its certificate, unless the system's"
+    )
     parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="give up after this (default 120)")
 
 
@@ -75,10 +85,10 @@ def run(args: argparse.Namespace) -> int:
             _write_config(args)
         elif args.action == "setup":
             password = read_secret(args.passwords / _ADMIN)
-            login = Login(args.server, _ADMIN, password)
+            login = Login(args.server, _ADMIN, password, args.ca_file)
             asyncio.run(until_done(login, args.seconds, lambda bus: ensure(bus, replicas=args.replicas)))
         else:
-            login = Login(args.server, args.user, read_secret(args.password_file))
+            login = Login(args.server, args.user, read_secret(args.password_file), args.ca_file)
             asyncio.run(until_done(login, args.seconds, lambda bus: look(bus, args.user)))
     except ForerunError as error:
         sys.stderr.write(f"forerun broker: {error.message}\n")
@@ -97,6 +107,7 @@ def _write_config(args: argparse.Namespace) -> None:
         monitor_port=8222,
         sync_always=args.sync_always,
         cluster=Cluster(port=6222, routes=tuple(args.route)) if args.route else None,
+        tls=None if args.tls is None else ServerTls(args.tls / CERTIFICATE, args.tls / KEY, args.tls / CA_CERTIFICATE),
     )
     text = render_config(TOPOLOGY, options)
     if args.output is None:
@@ -126,11 +137,13 @@ class Login:
         server: Its address, or several with commas between them.
         user: A user of the topology.
         password: Its password.
+        ca_file: Authority of the broker's certificate; None takes those that the system trusts.
     """
 
     server: str
     user: str
     password: str
+    ca_file: Path | None = None
 
 
 async def until_done(login: Login, seconds: float, work: Callable[[NatsBus], Awaitable[object]]) -> None:
@@ -144,7 +157,10 @@ async def until_done(login: Login, seconds: float, work: Callable[[NatsBus], Awa
     deadline = clock.monotonic() + seconds
     while True:
         try:
-            options = NatsOptions(servers=servers, user=login.user, password=login.password)
+            options = NatsOptions(
+                servers=servers, user=login.user, password=login.password,
+                tls=None if login.ca_file is None else trusting(login.ca_file),
+            )  # fmt: skip
             bus = await NatsBus.connect(options, clock=clock, ids=SystemIds(clock), timeout_seconds=_CONNECT_SECONDS)
             try:
                 await work(bus)

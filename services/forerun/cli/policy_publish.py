@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, f"--name {args.name!r}: lower case letters, digits and -")
     message = read_policy_file(args.file)
     policies_of(message)  # what contradicts itself never replaces what works
-    login = Login(args.server, _USER, read_secret(args.password_file))
+    login = Login(args.server, _USER, read_secret(args.password_file), args.ca_file)
     asyncio.run(until_done(login, args.seconds, lambda bus: publish(bus, args.name, message)))
 
 

@@ -13,6 +13,7 @@ from forerun.runtime.errors import Bug, ErrorReason
 from forerun.runtime.ids import Ids
 from forerun.runtime.metrics import Metrics
 from forerun.runtime.settings import ServiceSettings, read_secret
+from forerun.runtime.tls import trusting
 
 # Beyond the wait for the broker: to close what did not connect, and to say why.
 _MARGIN_SECONDS: Final = 10.0
@@ -70,6 +71,7 @@ class BusPart:
                 servers=tuple(url.strip() for url in settings.nats_url.split(",")),
                 user=settings.nats_user or settings.service(),
                 password=password,
+                tls=None if settings.nats_ca_file is None else trusting(settings.nats_ca_file),
             ),
             clock=self._clock,
             ids=self._ids,

@@ -1,7 +1,8 @@
 """nats-py's client, opened up where `Wire` does the work itself.
 
-The only place that touches what nats-py keeps to itself: `_process_msg`, `_process_err`, `_process_op_err` and the
-writer of its TCP transport. tests/fault/runtime_bus would notice a release that changes them.
+The only place that touches what nats-py keeps to itself: `_process_msg`, `_process_err`, `_process_op_err`,
+`_connect_command` and the writer of its TCP transport. tests/fault/runtime_bus and tests/integration/runtime_bus would
+notice a release that changes them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class WireClient(Client):
     def __init__(self, listener: Listener) -> None:
         super().__init__()
         self._listener = listener
+
+    def _connect_command(self) -> bytes:
+        """What says the password; nats-py says it in clear to a server at a `tls://` address that asks for no TLS."""
+        server, writer = self._current_server, self._writer
+        assert server is not None and writer is not None
+        if server.uri.scheme == "tls" and writer.get_extra_info("ssl_object") is None:
+            raise nats.errors.Error(f"nats: {server.uri.hostname} does not encrypt")
+        return bytes(super()._connect_command())
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         self._listener.arrived(sid, subject, reply, data, headers)

@@ -48,7 +48,8 @@ class NatsOptions:
         servers: Addresses such as `nats://127.0.0.1:4222`.
         user: User of the topology.
         password: Its password.
-        tls: Where the broker asks for TLS.
+        tls: Whom to trust, where the broker asks for TLS; None takes the authorities that the system trusts. An address
+            `tls://` never connects to a broker that does not ask for it.
         reconnect_max_seconds: Upper end of the growing pause between attempts, which never end.
         ping_interval_seconds: A peer that leaves two pings unanswered is given up.
         request_timeout_seconds: Bound of everything that has no bound of its own in the port.

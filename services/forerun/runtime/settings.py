@@ -70,7 +70,10 @@ class ServiceSettings(BaseSettings):
     metrics_address: str = "127.0.0.1:0"
     """`host:port` of the HTTP server for Prometheus. Loopback unless a scraper has to reach it."""
     nats_url: str = "nats://127.0.0.1:4222"
-    """Address of the broker, or several with commas between them. Holds no credentials; they come from the file."""
+    """Address of the broker, or several with commas between them; `tls://` never connects without encryption. Holds no
+    credentials; they come from the file."""
+    nats_ca_file: Path | None = None
+    """Authority in PEM that the certificate of the broker comes from. None takes those that the system trusts."""
     nats_user: str | None = None
     """User at the broker; each service has its own with the subjects it needs. None connects without."""
     nats_password_file: Path | None = None

@@ -7,6 +7,7 @@ what is there when it is made.
 from __future__ import annotations
 
 import logging
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,6 +69,20 @@ class Tls:
     def channel_options(self) -> list[tuple[str, int | str]]:
         """Arguments of a channel."""
         return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+
+
+def trusting(ca_file: Path) -> ssl.SSLContext:
+    """What a client encrypts with that trusts one authority and no other.
+
+    Raises:
+        FailedPrecondition: the file cannot be read, or holds no certificate.
+    """
+    try:
+        return ssl.create_default_context(cadata=_read(ca_file).decode())
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise FailedPrecondition(
+            ErrorReason.SETTING_INVALID, f"{ca_file} holds no certificate", metadata={"file": str(ca_file)}
+        ) from error
 
 
 class _Files:

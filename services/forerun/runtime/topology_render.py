@@ -17,6 +17,23 @@ from forerun.runtime.topology import Topology, User
 _STORE_HEADROOM: Final = 1.25
 
 _API: Final = "$JS.API"
+# Handshakes of a whole installation that starts at once on a small node.
+_HANDSHAKE_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """Files in PEM with which a broker encrypts what it says to clients and to other brokers.
+
+    Attributes:
+        certificate_file: Its certificate, which holds every name that clients and other brokers reach it by.
+        key_file: The key of that certificate.
+        ca_file: The authority that other brokers' certificates come from; they prove who they are, too.
+    """
+
+    certificate_file: Path
+    key_file: Path
+    ca_file: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +65,7 @@ class ServerOptions:
             where a machine can lose power; costs a disk flush per append.
         monitor_port: HTTP port of its health and figures; None has none.
         cluster: The others, where it is one of several.
+        tls: With what connections are encrypted; None encrypts nothing, which is for loopback.
     """
 
     store_dir: Path
@@ -60,6 +78,7 @@ class ServerOptions:
     sync_always: bool = False
     monitor_port: int | None = None
     cluster: Cluster | None = None
+    tls: ServerTls | None = None
 
 
 def render_config(topology: Topology, options: ServerOptions) -> str:
@@ -97,15 +116,27 @@ def render_config(topology: Topology, options: ServerOptions) -> str:
         config["ports_file_dir"] = str(options.ports_file_dir)
     if options.monitor_port is not None:
         config["http"] = f"{options.host}:{options.monitor_port}"
+    encrypted = {} if options.tls is None else {"tls": _tls(options.tls)}
+    config |= encrypted
     if options.cluster is not None:
         config["cluster"] = {
             "name": "forerun",
             "listen": f"{options.host}:{options.cluster.port}",
             "routes": [f"nats://{route}" for route in options.cluster.routes],
+            **encrypted,
         }
     if options.pid_file is not None:
         config["pid_file"] = str(options.pid_file)
     return json.dumps(config, indent=2) + "\n"
+
+
+def _tls(tls: ServerTls) -> dict[str, object]:
+    return {
+        "cert_file": str(tls.certificate_file),
+        "key_file": str(tls.key_file),
+        "ca_file": str(tls.ca_file),
+        "timeout": _HANDSHAKE_SECONDS,
+    }
 
 
 def _user(topology: Topology, user: User, password: str) -> dict[str, object]:
