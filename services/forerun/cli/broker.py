@@ -1,6 +1,6 @@
 """`forerun broker`: the broker of an installation on Kubernetes, whose parts `forerun up` takes care of by itself.
 
-`config` prints the broker's configuration, `setup` makes streams and buckets, `wait` returns when a service finds them.
+`config` prints the broker's configuration, `setup` makes streams and buckets; services wait until they find them.
 Passwords are files of one folder, one for each user, as a mounted Secret has them.
 """
 
@@ -16,7 +16,6 @@ from typing import Final
 
 from forerun.cli.credentials.material import CA_CERTIFICATE, CERTIFICATE, KEY
 from forerun.cli.up.directory import write_secret
-from forerun.runtime.bus import Bus
 from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import Clock, SystemClock
@@ -30,8 +29,6 @@ from forerun.runtime.topology_render import Cluster, ServerOptions, ServerTls, r
 _ADMIN: Final = "admin"
 _CONNECT_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
-# Any key: only whether the bucket is there and may be read is asked.
-_PROBE_KEY: Final = "probe"
 
 _Parsers = argparse._SubParsersAction
 
@@ -56,10 +53,6 @@ def add_parser(subparsers: _Parsers[argparse.ArgumentParser]) -> argparse.Argume
     _add_passwords(setup)
     add_server(setup)
     setup.add_argument("--replicas", type=int, choices=(1, CLUSTER_REPLICAS), default=1, help="copies of each stream")
-    wait = actions.add_parser("wait", help="return when a service finds what it needs")
-    add_server(wait)
-    wait.add_argument("--user", choices=[user.name for user in TOPOLOGY.users], required=True)
-    wait.add_argument("--password-file", type=Path, required=True, metavar="FILE")
     return parser
 
 
@@ -83,13 +76,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.action == "config":
             _write_config(args)
-        elif args.action == "setup":
+        else:
             password = read_secret(args.passwords / _ADMIN)
             login = Login(args.server, _ADMIN, password, args.ca_file)
             asyncio.run(until_done(login, args.seconds, lambda bus: ensure(bus, replicas=args.replicas)))
-        else:
-            login = Login(args.server, args.user, read_secret(args.password_file), args.ca_file)
-            asyncio.run(until_done(login, args.seconds, lambda bus: look(bus, args.user)))
     except ForerunError as error:
         sys.stderr.write(f"forerun broker: {error.message}\n")
         return exit_code(error)
@@ -114,19 +104,6 @@ def _write_config(args: argparse.Namespace) -> None:
         sys.stdout.write(text)
     else:
         write_secret(args.output, text)
-
-
-async def look(bus: Bus, user: str) -> None:
-    """Looks for everything that a user of the broker needs.
-
-    Raises:
-        ForerunError: something is not there yet, or may not be read.
-    """
-    row = TOPOLOGY.user(user)
-    for bucket in (*row.keys_read, *row.keys_write):
-        await bus.kv(bucket).get(_PROBE_KEY)
-    for store in (*row.objects_read, *row.objects_write):
-        await bus.objects(store).digests(_PROBE_KEY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,17 @@ def bus_part(url: str, folder: Path, *, seconds: float) -> BusPart:
     return BusPart(settings, clock=CLOCK, ids=SystemIds(CLOCK), metrics=Metrics("orchestrator"))
 
 
-async def test_a_start_waits_for_a_broker_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def set_up(broker: Broker) -> None:
+    """Makes what services need, as the administrator does."""
+    options = NatsOptions((broker.url,), "admin", broker.password("admin"))
+    admin = await NatsBus.connect(options, clock=CLOCK, ids=SystemIds(CLOCK))
+    await topology.ensure(admin)
+    await admin.close(2.0)
+
+
+async def test_a_start_waits_for_a_broker_that_comes_later_and_is_set_up_later_still(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     passwords = new_passwords(SystemIds(CLOCK))
     (tmp_path / "password").write_text(passwords["orchestrator"])
@@ -131,6 +141,9 @@ async def test_a_start_waits_for_a_broker_that_comes_later(tmp_path: Path, caplo
         await eventually(lambda: "broker: " in caplog.text)  # a try has failed
         assert not starting.done()
         await broker.start()
+        await asyncio.sleep(1.5)  # longer than the pause between tries
+        assert not starting.done(), "there is nothing in the broker yet"
+        await set_up(broker)
         await starting
         assert part.bus.connected
     finally:
@@ -145,6 +158,20 @@ async def test_a_start_without_a_broker_ends_when_it_was_told(tmp_path: Path) ->
         async with asyncio.timeout(10.0):
             await bus_part("nats://127.0.0.1:1", tmp_path, seconds=0.3).start()
     assert caught.value.reason is ErrorReason.BROKER_UNAVAILABLE
+
+
+async def test_a_start_at_a_broker_that_nobody_sets_up_ends_and_says_what_does(tmp_path: Path) -> None:
+    passwords = new_passwords(SystemIds(CLOCK))
+    (tmp_path / "password").write_text(passwords["orchestrator"])
+    broker = Broker(tmp_path / "broker", passwords)
+    part = bus_part(await broker.start(), tmp_path, seconds=0.3)
+    try:
+        with pytest.raises(Unavailable, match="forerun broker setup"):
+            async with asyncio.timeout(10.0):
+                await part.start()
+    finally:
+        await part.stop(1.0)
+        await broker.stop()
 
 
 async def test_setting_up_twice_changes_nothing_and_a_changed_row_is_updated(nats: NatsPlatform) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from forerun.cli.broker import Login, until_done
 from forerun.cli.credentials.certificates import issue, new_authority
 from forerun.cli.up.ports import free_ports
 from forerun.orchestrator.settings import OrchestratorSettings
@@ -24,7 +25,7 @@ from forerun.runtime.errors import ErrorReason, FailedPrecondition, Unavailable
 from forerun.runtime.ids import SystemIds
 from forerun.runtime.metrics import Metrics
 from forerun.runtime.tls import trusting
-from forerun.runtime.topology import TOPOLOGY
+from forerun.runtime.topology import TOPOLOGY, ensure
 from forerun.runtime.topology_render import Cluster, ServerOptions, ServerTls, render_config
 
 CLOCK = SystemClock()
@@ -93,6 +94,8 @@ async def test_a_service_connects_encrypted_also_after_the_broker_was_away(tmp_p
     tls = certificates(tmp_path / "tls")
     made = part(tmp_path, f"tls://localhost:{port}", tls.ca_file)
     async with broker(tmp_path, options(tmp_path, port, tls)):
+        login = Login(f"tls://localhost:{port}", "admin", PASSWORDS["admin"], tls.ca_file)
+        await until_done(login, 10.0, ensure)
         await made.start()
         assert made.bus.connected
     try:
