@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from forerun.cli.credentials.material import CA_CERTIFICATE, CERTIFICATE, KEY
-from forerun.cli.up.directory import write_secret
 from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import Clock, SystemClock
 from forerun.runtime.errors import ErrorReason, ForerunError, Unavailable
 from forerun.runtime.ids import SystemIds
+from forerun.runtime.secrets import write_secret
 from forerun.runtime.settings import exit_code, read_secret
-from forerun.runtime.tls import trusting
+from forerun.runtime.tls import CA_CERTIFICATE, CERTIFICATE, KEY, trusting
 from forerun.runtime.topology import CLUSTER_REPLICAS, TOPOLOGY, ensure
 from forerun.runtime.topology_render import Cluster, ServerOptions, ServerTls, render_config
 

@@ -16,6 +16,11 @@ import grpc
 
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 
+CA_CERTIFICATE: Final = "ca.crt"
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+"""Names of the files of a folder with certificates, such as a mounted Secret."""
+
 _LOG: Final = logging.getLogger(__name__)
 _MAX_FILE_BYTES: Final = 1024 * 1024
 

@@ -13,7 +13,6 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from forerun.cli.up.directory import write_secret
 from forerun.client import (
     AsyncClient,
     AsyncSession,
@@ -25,6 +24,7 @@ from forerun.client import (
     Status,
 )
 from forerun.runtime.auth import token_digest
+from forerun.runtime.secrets import write_secret
 from tests.integration.up.staging import ORCHESTRATORS, Stage, opened_with_a_prefetch, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,16 +11,14 @@ from typing import Final
 from forerun.cli.credentials.certificates import Pair, is_good, issue, new_authority
 from forerun.runtime.auth import Role, token_digest
 from forerun.runtime.ids import Ids
+from forerun.runtime.tls import CA_CERTIFICATE, CERTIFICATE, KEY
 from forerun.runtime.topology import TOPOLOGY
 
 _TOKEN_BYTES: Final = 32
 _PASSWORD_BYTES: Final = 24
 
 TOKEN: Final = "token"
-CA_CERTIFICATE: Final = "ca.crt"
 CA_KEY: Final = "ca.key"
-CERTIFICATE: Final = "tls.crt"
-KEY: Final = "tls.key"
 TOKENS_FILE: Final = "tokens.json"
 
 BROKER: Final = "nats"

@@ -15,6 +15,7 @@ from typing import Any
 from forerun.runtime.auth import Role, token_digest
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.runtime.ids import Ids
+from forerun.runtime.secrets import write_secret
 
 TENANT = "local"
 _TOKEN_BYTES = 32
@@ -181,16 +182,6 @@ class DataDirectory:
             return self.token_file.read_text().strip() or None
         except OSError:
             return None
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Writes a file that only its owner may read, whole or not at all."""
-    half = path.with_name(path.name + ".new")
-    half.unlink(missing_ok=True)
-    descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    half.replace(path)
 
 
 def _principal() -> str:
