@@ -187,7 +187,7 @@ class TritonPythonModel:
         self._meter.add(metering.ACCEPTED, accepted, drafter)
 
     def _event(self, step: Step, loop: Loop, prompt: int) -> Any:
-        event: dict[str, Any] = {"tokens": list(step.tokens), "text": step.text}
+        event: dict[str, Any] = {"tokens": list(step.tokens), "text": step.text, "seconds": step.seconds}
         if step.logprobs is not None:
             event["logprobs"] = list(step.logprobs)
         self._meter.add(metering.TOKENS, len(step.tokens))
