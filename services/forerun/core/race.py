@@ -50,6 +50,10 @@ class Pace:
 
     What was stopped because the other attempt had won counts with the time that it had run: it is longer than the
     quantile that let the second one start, so the quantile stays right although its end was never seen.
+
+    Attributes:
+        calls: Attempts that reached their provider, which allow for second ones.
+        extra: Second attempts.
     """
 
     calls: int = 0

@@ -109,6 +109,27 @@ def test_the_cap_on_extra_calls_holds_where_every_second_call_is_slow() -> None:
     assert 18 <= d.machine.totals.races <= 20, "half of the calls are slow; a tenth may be extra"
 
 
+def test_tries_that_a_restarting_worker_refuses_allow_for_no_second_attempts() -> None:
+    d = Driver(seconds={"race@0": 1.0, "race@1": 9.0})
+    for turn in range(1, 21):
+        d.ask(turn, asked(0, "race", id=turn))
+        d.run()
+    d.results["race@0"] = ExecutionResult(
+        status=CallStatus.UNAVAILABLE, failure=Failure("SHUTTING_DOWN", ""), not_started=True
+    )
+    d.seconds["race@0"] = 0.0
+    d.ask(21, asked(0, "race", id=21), timeout_seconds=120.0)
+    d.run(until=d.now + 60.0)
+    d.results.clear()
+    d.run()
+    assert len(d.executed) > 60, "it was tried again all the time"
+    d.seconds["race@0"] = 3.0
+    for turn in range(22, 28):
+        d.ask(turn, asked(0, "race", id=turn))
+        d.run()
+    assert d.machine.totals.races == 2, "a tenth of the twenty-odd calls that reached the tool"
+
+
 def test_what_is_young_has_no_second_attempts() -> None:
     d = Driver(seconds={"race@0": 1.0})
     for turn in range(1, 20):

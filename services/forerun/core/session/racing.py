@@ -31,13 +31,10 @@ class Racing:
     def started(self, call: Call) -> None:
         """A first attempt was started: says when a second one is due."""
         call.second, call.second_at = "", math.inf
-        pace = self._pace(call.prepared)
-        pace.calls += 1
-        race = call.prepared.contract.race
-        one = call.prepared
+        one, race = call.prepared, call.prepared.contract.race
         if race is None or one.in_client or one.uses_workspace or one.connection:
             return
-        delay = pace.delay(race)
+        delay = self._pace(one).delay(race)
         if delay is not None:
             call.second_at = self._c.now + delay
 
@@ -51,16 +48,22 @@ class Racing:
         return True
 
     def ended(self, call: Call, execution: str, result: ExecutionResult) -> None:
-        """A first attempt has ended by itself."""
-        if execution == call.execution and result.status is CallStatus.OK:
-            self._pace(call.prepared).observe(self._c.now - call.started_at)
+        """An attempt has ended by itself. A first one that had begun is a call, which allows for second ones."""
+        if execution != call.execution or result.not_started:
+            return
+        pace = self._pace(call.prepared)
+        pace.calls += 1
+        if result.status is CallStatus.OK:
+            pace.observe(self._c.now - call.started_at)
 
     def won(self, call: Call, execution: str, result: ExecutionResult) -> str:
         """One attempt has answered while the other one runs: the one to stop."""
         second_won = execution == call.second
         loser = call.execution if second_won else call.second
         if second_won:
-            self._pace(call.prepared).observe(self._c.now - call.started_at)
+            pace = self._pace(call.prepared)
+            pace.calls += 1
+            pace.observe(self._c.now - call.started_at)
         self._lost[loser] = _Lost(call, result, second_won, self._c.now)
         return loser
 
