@@ -10,6 +10,7 @@ from tests.simulation.evidence import Evidence, end_of
 _FRESH_SECONDS = 3.0
 _LONGEST_SECONDS = 10.0
 _WARM_UP_SECONDS = 10.0
+_NEWS_SECONDS = 1.0
 
 
 def room(evidence: Evidence) -> Iterator[str]:
@@ -34,7 +35,7 @@ def _unused(evidence: Evidence) -> Iterator[str]:
 
 
 def _needless(evidence: Evidence) -> Iterator[str]:
-    """Where nothing goes wrong, a speculation without a slot is one beside others."""
+    """Where nothing goes wrong, a speculation without a slot is one beside others, or calls have all of them."""
     begun = [
         at
         for execution, at in evidence.wiretap.begun_at.items()
@@ -44,5 +45,15 @@ def _needless(evidence: Evidence) -> Iterator[str]:
         if line.kind != ledger_pb2.LEDGER_KIND_DECISION or line.reason != "no_slot":
             continue
         now = line.at_seconds - evidence.epoch_seconds
+        if _at_work(evidence, now) >= sum(evidence.slots):
+            continue
         if now > _WARM_UP_SECONDS and not any(abs(now - at) <= _LONGEST_SECONDS for at in begun):
             yield f"7: {line.session} was refused a slot at {now:.3f}, although nothing had run ahead for some time"
+
+
+def _at_work(evidence: Evidence, now: float) -> int:
+    """Executions that had a slot, or waited for one, by the last that a replica may have heard."""
+    tap = evidence.wiretap
+    return sum(
+        at <= now and tap.ended_at.get(execution, now) >= now - _NEWS_SECONDS for execution, at in tap.begun_at.items()
+    )

@@ -28,6 +28,7 @@ class Wiretap:
     Attributes:
         promoted: Executions that a worker was asked to promote.
         begun_at: When a worker was asked to begin each execution, in loop seconds.
+        ended_at: When whoever had asked heard of its end, or gave it up.
         first: First attempts of real calls that workers were asked for, by tool.
         merges: How often a commit was asked to merge what had run ahead.
     """
@@ -35,6 +36,7 @@ class Wiretap:
     moments: Moments
     promoted: set[str] = field(default_factory=set)
     begun_at: dict[str, float] = field(default_factory=dict)
+    ended_at: dict[str, float] = field(default_factory=dict)
     first: Counter[str] = field(default_factory=Counter)
     merges: int = 0
 
@@ -90,16 +92,28 @@ class _Channel:
 
         def tapped(**given: Any) -> Any:
             call = start(**given)
-            write = call.write
+            write, read = call.write, call.read
+            current = ""
+
+            def over(_: object) -> None:
+                self._tap.ended_at[current] = asyncio.get_running_loop().time()
+
+            async def answered() -> Any:
+                message = await read()
+                if message is not grpc.aio.EOF and message.response.HasField("finished"):
+                    over(message)
+                return message
 
             async def heard(message: Any) -> None:
-                request = message.request
+                nonlocal current
+                request, current = message.request, message.request.execution
                 self._tap.begun_at.setdefault(request.execution, asyncio.get_running_loop().time())
                 if not request.provider and "/" in request.idempotency_key:  # the key of a call, not of an execution
                     self._tap.first[request.action.tool] += 1
                 await write(message)
 
-            call.write = heard
+            call.write, call.read = heard, answered
+            call.add_done_callback(over)
             return call
 
         return tapped if method == _EXECUTE else cast(Callable[..., Any], start)
