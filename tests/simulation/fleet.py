@@ -9,13 +9,17 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Final, TypeVar
 
 from tests.simulation.run import Report, run_seed
 
-_REAL_SECONDS: Final = 120
+# A machine that stands still takes no processor time, and says nothing of the run.
+_PROCESSOR_SECONDS: Final = 120.0
+_REAL_SECONDS: Final = 3_600.0
+_AGAIN_SECONDS: Final = 1.0
 _FRAMES: Final = 6
 
 _Item = TypeVar("_Item")
@@ -33,14 +37,11 @@ def over_cores(work: Callable[[_Item], _Result], items: Sequence[_Item], *, jobs
     gc.collect()
     gc.freeze()  # what is loaded by now never dies
     gc.disable()  # every run collects once, at its end
-    _watch()
     if jobs == 1 or len(items) == 1:
         yield from map(work, items)
         return
     # Forked: nothing is imported again, and what is patched here is patched there.
-    pool = ProcessPoolExecutor(
-        min(jobs, len(items)), mp_context=multiprocessing.get_context("fork"), initializer=_watch
-    )
+    pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=multiprocessing.get_context("fork"))
     try:
         yield from pool.map(work, items)
     finally:
@@ -63,9 +64,9 @@ def run_seeds(
 
 
 def bounded(seed: int, *, kinds: Sequence[str] | None = None, twice: Iterable[int] = ()) -> Report:
-    """One seed, with a bound on its real time; whatever breaks is a violation. The report comes without its trace."""
+    """One seed, with a bound on its time; whatever breaks is a violation. The report comes without its trace."""
     report = _one(seed, kinds)
-    if seed in twice:
+    if seed in twice and report.trace:
         _compare(report, _one(seed, kinds))
     report.trace = []
     return report
@@ -84,23 +85,47 @@ def total(reports: Iterable[Report]) -> tuple[Counter[str], Counter[str], Counte
 
 
 def _one(seed: int, kinds: Sequence[str] | None) -> Report:
-    signal.alarm(_REAL_SECONDS)
+    with _limited() as passed:
+        try:
+            report = run_seed(seed, kinds)
+        except _TooLongError:
+            report = Report(seed)
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+            where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
+            report = Report(seed, violations=[f"the run failed: {type(error).__name__}: {error} ({where})"])
+    # What else was found is then no more than a consequence: it ended in the middle.
+    return Report(seed, violations=[f"the run failed: {passed[0]}"]) if passed else report
+
+
+class _TooLongError(SystemExit):
+    """Ends a run. No service takes it for an error of its own, to go on with, as it would any other exception."""
+
+
+@contextmanager
+def _limited() -> Iterator[list[str]]:
+    """Ends what is inside after its time; what is yielded then says so, also where somebody has swallowed that."""
+    passed: list[str] = []
+
+    def too_long(number: int, _frame: FrameType | None) -> None:
+        seconds, kind = (_PROCESSOR_SECONDS, "processor") if number == signal.SIGPROF else (_REAL_SECONDS, "real")
+        passed.append(f"it takes more than {seconds:g} seconds of {kind} time")
+        raise _TooLongError
+
+    timers = {
+        signal.SIGPROF: (signal.ITIMER_PROF, _PROCESSOR_SECONDS),
+        signal.SIGALRM: (signal.ITIMER_REAL, _REAL_SECONDS),
+    }
+    before = {number: signal.signal(number, too_long) for number in timers}
     try:
-        return run_seed(seed, kinds)
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-        where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
-        return Report(seed, violations=[f"the run failed: {type(error).__name__}: {error} ({where})"])
+        for timer, seconds in timers.values():
+            signal.setitimer(timer, seconds, _AGAIN_SECONDS)
+        yield passed
     finally:
-        signal.alarm(0)
-
-
-def _watch() -> None:
-    signal.signal(signal.SIGALRM, _too_long)
-
-
-def _too_long(_number: int, _frame: FrameType | None) -> None:
-    raise RuntimeError(f"the run takes more than {_REAL_SECONDS} seconds of real time")
+        for timer, _ in timers.values():
+            signal.setitimer(timer, 0.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _compare(first: Report, second: Report) -> None:

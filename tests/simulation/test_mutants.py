@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.simulation import hunt as hunting
 from tests.simulation.mutants import BY_NAME, MUTANTS, Mutant, planted
-
-
-@pytest.fixture(autouse=True)
-def _alarms_as_before() -> Iterator[None]:
-    handler = signal.getsignal(signal.SIGALRM)
-    yield
-    signal.signal(signal.SIGALRM, handler)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
