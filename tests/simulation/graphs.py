@@ -16,6 +16,7 @@ import grpc.aio
 
 from forerun.client import AsyncSession, ForerunClientError, OnFailure, PlanTask, RunningPlan, TaskResult
 from tests.simulation.calls import Planned, Taste, draw_call
+from tests.simulation.world import BEYOND_LIMIT
 
 _CONTINUED = frozenset({"ok", "failed"})
 
@@ -113,6 +114,28 @@ def draw_graph(chance: random.Random, taste: Taste) -> tuple[list[Planned], Grap
         cut_off=cut_off,
         again=chance.randrange(1, len(calls)) if chance.random() < 0.25 else None,
         breaks=chance.randint(0, len(calls)) if chance.random() < 0.3 else None,
+    )
+    return calls, graph
+
+
+def failing_last(chance: random.Random) -> tuple[list[Planned], Graph]:
+    """A plan of which the first task fails, often after the others have answered, and whose stream breaks then.
+
+    Told again it has to go on from there: the failure that had stopped nothing, for nothing was left, is told first.
+    """
+    quick = [Planned("calc", {"a": place, "b": chance.randrange(3)}) for place in range(chance.randint(1, 2))]
+    calls = [Planned("big", {"id": BEYOND_LIMIT}), *quick]
+    graph = Graph(
+        refers={},
+        after={},
+        pauses=[0.0] * len(calls),
+        on_failure=OnFailure.FAIL_FAST,
+        reads_first=chance.random() < 0.3,
+        in_flight=None,
+        cancel=None,
+        cut_off=False,
+        again=None,
+        breaks=len(calls) - chance.randrange(2),
     )
     return calls, graph
 

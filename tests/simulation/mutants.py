@@ -109,6 +109,7 @@ MUTANTS: Final = (
     Mutant("races-without-a-cap", "forerun.core.race:Pace.may_add", put.returns(True)),
     Mutant("plan-conflicts-unordered", f"{_PLAN}.board:ordering", put.conflicts_unordered),
     Mutant("plan-after-ignored", f"{_PLAN}.board:Board.place", put.after_ignored),
+    Mutant("plan-ends-in-any-order", f"{_SESSION}.machine:SessionMachine.answered", put.returns(())),
     Mutant("plan-failure-ignored", f"{_PLAN}.board:Board.judge", put.returns(None)),
     Mutant("cut-off-message-writes", f"{_PLAN}.board:Board._offer", put.never_held),
     Mutant("outcome-miscounted", "forerun.core.ledger:Totals.add", put.counts_joined_as_ready),

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from tests.simulation.calls import Planned, Taste, draw_call
-from tests.simulation.graphs import Graph, draw_graph
+from tests.simulation.graphs import Graph, draw_graph, failing_last
 from tests.simulation.people import OPERATOR, PEOPLE, Person
 from tests.simulation.world import DOCS
 
@@ -85,7 +85,8 @@ def _plan(chance: random.Random, taste: Taste) -> Plan:
     )
     plan.messages = [_message(chance, taste) for _ in range(chance.randint(3, 7))]
     staged = 0.7 if taste.staged else 0.1
-    for scene, share in ((_race, 0.3), (_late_effect, 0.3), (_many_reads, 0.12), (_one_by_one, staged)):
+    scenes = ((_race, 0.3), (_late_effect, 0.3), (_many_reads, 0.12), (_one_by_one, staged), (_failure_last, 0.15))
+    for scene, share in scenes:
         if chance.random() < share:
             at = chance.randrange(len(plan.messages))
             plan.messages[at:at] = scene(chance, taste)
@@ -153,6 +154,12 @@ def _late_effect(chance: random.Random, taste: Taste) -> list[Message]:
 def _one_by_one(chance: random.Random, taste: Taste) -> list[Message]:
     """Staged calls with time between them, so that what has run ahead of them can be committed."""
     return [Message(calls=[draw_call(chance, ("add",), taste)], model_seconds=2.0) for _ in range(4)]
+
+
+def _failure_last(chance: random.Random, _taste: Taste) -> list[Message]:
+    """A plan that is told again after everything of it has ended."""
+    calls, graph = failing_last(chance)
+    return [Message(calls=calls, model_seconds=0.6, graph=graph)]
 
 
 def _many_reads(chance: random.Random, taste: Taste) -> list[Message]:

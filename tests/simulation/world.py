@@ -28,6 +28,8 @@ _FOREVER: Final = 1e6
 _SLOW_SECONDS: Final = (3.0, 9.0)
 _LINGER_SECONDS: Final = (0.05, 6.0)
 _BIG: Final = tuple(b"x" * size for size in (200_000, 1_300_000, 3_000_000))
+BEYOND_LIMIT: Final = 5
+"""A document of which `big` says more than the platform takes."""
 
 WRITES: Final = frozenset({"set", "put", "move", "sell", "sync_view", "pop"})
 """Tools that change something."""
