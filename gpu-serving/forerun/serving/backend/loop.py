@@ -5,6 +5,7 @@ Pure but for its ports, so that tests run the very loop that is served beside a 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -189,3 +190,23 @@ class Loop:
         seconds = verdict.seconds + proposal.seconds
         self.counts.seconds += seconds
         return Step(taken, text, logprobs, finish, len(proposal.tokens), seconds), taken
+
+
+async def ahead(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, None]:
+    """The same steps; the pass of the next one is under way while the caller handles a step.
+
+    So what it takes to tell a client of a step is hidden behind a pass. Who closes this early waits for that pass.
+    """
+    coming: asyncio.Task[Step] | None = asyncio.ensure_future(anext(steps))
+    try:
+        while coming is not None:
+            step = await coming
+            coming = None
+            if step.finish is None:
+                coming = asyncio.ensure_future(anext(steps))
+                await asyncio.sleep(0)  # it asks for its pass now, not once the caller has handled this step
+            yield step
+    finally:
+        if coming is not None:
+            await asyncio.wait([coming])
+            coming.exception()  # nobody wants to hear how the pass ended

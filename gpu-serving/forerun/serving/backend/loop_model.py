@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -28,7 +29,7 @@ from forerun.serving.backend.admission import Admission, Left
 from forerun.serving.backend.coupling import PassFailed, ServedDraft, ServedTarget, text_of
 from forerun.serving.backend.deciding import ModelOptions
 from forerun.serving.backend.drafts import MODEL, RECALL, Depth, Drafts, ModelDrafter
-from forerun.serving.backend.loop import ROWS, Loop, Step
+from forerun.serving.backend.loop import ROWS, Loop, Step, ahead
 from forerun.serving.backend.metering import Family, Meter, Sample
 from forerun.serving.backend.options import Options, read_options
 from forerun.serving.backend.remembering import Memory
@@ -76,6 +77,7 @@ class TritonPythonModel:
                 metering.PASSES: [str(depth) for depth in range(self._settings["max_depth"] + 1)],
                 metering.REQUESTS: metering.ENDS,
             },
+            time.monotonic,
         )
         self._admission = Admission(self._settings["slots"], self._settings["queued"], self._changed)
 
@@ -114,6 +116,7 @@ class TritonPythonModel:
             end = "cancelled"
         finally:
             self._meter.add(metering.REQUESTS, label=end)
+            self._meter.flush()
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     async def _answer(self, request: Any, sender: Any) -> str:
@@ -131,7 +134,7 @@ class TritonPythonModel:
         spoken: list[int] = []
         try:
             loop = self._loop(prompt, options)
-            async with aclosing(loop.run(prompt)) as steps:
+            async with aclosing(loop.run(prompt)) as passes, aclosing(ahead(passes)) as steps:
                 async for step in steps:
                     if sender.is_cancelled():
                         return "cancelled"

@@ -96,7 +96,8 @@ def _stateful(name: str, role: str, profile: Profile, engine: Mapping[str, Any])
         "max_batch_size": profile.slots,
         "sequence_batching": {
             "max_sequence_idle_microseconds": _IDLE_SECONDS * 1_000_000,
-            "oldest": {"max_candidate_sequences": profile.slots, "max_queue_delay_microseconds": 500},
+            # A pass never waits for others to join it: those that come meanwhile are batched anyway.
+            "oldest": {"max_candidate_sequences": profile.slots, "max_queue_delay_microseconds": 0},
         },
         "input": [
             {"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1], "allow_ragged_batch": True},
