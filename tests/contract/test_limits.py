@@ -33,6 +33,7 @@ OUTLET = "unit/orchestrator/test_outlet.py"
 PLANS = "unit/plan/test_check.py"
 MODELS = "unit/runtime/test_models.py"
 ANSWERS = "integration/orchestrator/test_answers.py"
+GRAMMARS = "property/grammar/test_grammar.py"
 WORKSPACES = "integration/sandbox/test_workspaces.py"
 
 NOT_HELD = f"{CALLS}::test_arguments_that_nobody_can_hold_are_refused_and_nothing_runs"
@@ -50,6 +51,9 @@ TESTS = {
     "RESOURCE_KEY_SEGMENTS": ["unit/core/test_resources.py::test_keys_are_bounded_by_conflicting_with_more"],
     "RESOURCE_TEMPLATES": [f"{CORE}::test_resource_templates_of_a_contract_are_bounded"],
     "GENERATION_MARKS": ["unit/core/test_freshness.py::test_memory_is_bounded_and_folding_makes_everything_stale"],
+    "GRAMMAR_STATES": [f"{GRAMMARS}::test_grammars_are_bounded"],
+    "GRAMMAR_STRING_CHARS": [f"{GRAMMARS}::test_grammars_are_bounded"],
+    "GRAMMAR_LIST_ITEMS": [f"{GRAMMARS}::test_grammars_are_bounded"],
     "CALLS_PER_MESSAGE": [f"{CALLS}::test_one_call_more_than_a_message_may_have_is_one_error_that_names_the_bound"],
     "CALLS_IN_FLIGHT_PER_MESSAGE": [
         f"{BATCHES}::test_eight_hundred_reads_run_sixteen_at_a_time_and_all_are_answered"

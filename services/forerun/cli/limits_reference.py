@@ -55,6 +55,9 @@ TABLE: Final[Mapping[str, Beyond]] = {
     "RESOURCE_KEY_SEGMENTS": Beyond("The key is cut back to a prefix, which conflicts with more."),
     "RESOURCE_TEMPLATES": Beyond("The policy is refused.", ("POLICY_INVALID",)),
     "GENERATION_MARKS": Beyond("The marks are folded: everything that was recorded before counts as stale."),
+    "GRAMMAR_STATES": Beyond("The tool cannot be called under a grammar; others can."),
+    "GRAMMAR_STRING_CHARS": Beyond("A string with a bound ends there, where a grammar holds."),
+    "GRAMMAR_LIST_ITEMS": Beyond("A list with a bound ends there, where a grammar holds."),
     "CALLS_PER_MESSAGE": Beyond("The message is refused, nothing of it runs.", ("ARGUMENT_INVALID",)),
     "CALLS_IN_FLIGHT_PER_MESSAGE": Beyond("Further calls of the message wait in order."),
     "CALLS_IN_FLIGHT_PER_TENANT": Beyond(

@@ -34,6 +34,17 @@ SCHEMA_REFERENCES: Final = 32
 ARGUMENT_PIECES: Final = 1_000
 """Complete objects glued together in one argument text of a provider's stream; the same as calls of one message."""
 
+# ---------------------------------------------------------------- grammars of calls
+
+GRAMMAR_STATES: Final = 30_000
+"""States of one grammar. Hundreds of real tools fit; an automaton is walked for each token, so it stays in memory."""
+
+GRAMMAR_STRING_CHARS: Final = 256
+"""Characters of a string whose schema has a bound: each needs states of its own. Strings without one have no bound."""
+
+GRAMMAR_LIST_ITEMS: Final = 8
+"""Items of a list whose schema has a bound: each needs states of its own. Lists without one have no bound."""
+
 # ---------------------------------------------------------------- names and keys
 
 NAME_CHARS: Final = 256

@@ -37,13 +37,13 @@ class ToolSchema:
     @property
     def required(self) -> tuple[str, ...]:
         """Names that arguments must have, in the schema's order."""
-        names = self._resolved(self.root).get("required")
+        names = self.resolved(self.root).get("required")
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the arguments, in the schema's order: what a value by position means."""
-        names = self._resolved(self.root).get("properties")
+        names = self.resolved(self.root).get("properties")
         return tuple(names) if isinstance(names, dict) else ()
 
     def missing(self, arguments: JsonValue) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class ToolSchema:
         return tuple(values) if isinstance(values, list) else ()
 
     def _at(self, path: tuple[str, ...]) -> Mapping[str, JsonValue] | None:
-        node = self._resolved(self.root)
+        node = self.resolved(self.root)
         for key in path:
             properties = self._through_lists(node).get("properties")
             below = properties.get(key, False) if isinstance(properties, dict) else False
@@ -82,7 +82,7 @@ class ToolSchema:
                 below = {}
             if not isinstance(below, dict):
                 return None
-            node = self._resolved(below)
+            node = self.resolved(below)
         return node
 
     def _through_lists(self, node: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
@@ -90,13 +90,13 @@ class ToolSchema:
             items = node.get("items")
             if not isinstance(items, dict):
                 return node
-            node = self._resolved(items)
+            node = self.resolved(items)
         return node
 
     def _normalise(self, value: JsonValue, schema: JsonValue | Mapping[str, JsonValue]) -> JsonValue:
         if not isinstance(schema, Mapping):
             return value
-        node = self._resolved(schema)
+        node = self.resolved(schema)
         if isinstance(value, dict):
             return self._normalise_object(value, node)
         if isinstance(value, list):
@@ -120,12 +120,12 @@ class ToolSchema:
         }
         for key, below in properties.items():
             if key not in value and isinstance(below, dict):
-                found = self._resolved(below)
+                found = self.resolved(below)
                 if "default" in found:
                     result[key] = self._normalise(found["default"], found)
         return result
 
-    def _resolved(self, node: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    def resolved(self, node: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
         """Follows `$ref` inside this document. Keywords beside the reference win over the ones it points to."""
         for _ in range(limits.SCHEMA_REFERENCES):
             reference = node.get("$ref")
