@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,8 +67,15 @@ class Stage:
     client: Client
     _started: list[str] = field(default_factory=list)
 
-    def operator(self, name: str = "operator", *, kubeconfig: Path | None = None, namespaces: str | None = None) -> int:
-        """Starts an operator; its process id."""
+    def operator(
+        self,
+        name: str = "operator",
+        *,
+        kubeconfig: Path | None = None,
+        namespaces: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> int:
+        """Starts an operator; its process id. `settings` are further ones, by the ends of their variables' names."""
         password = self.directory / "operator.password"
         password.write_text(self.broker.password("operator"))
         environment = {
@@ -80,6 +87,7 @@ class Stage:
             "FORERUN_OPERATOR_NATS_URL": self.broker.url,
             "FORERUN_OPERATOR_NATS_PASSWORD_FILE": str(password),
             "FORERUN_OPERATOR_RESYNC_SECONDS": "5",
+            **{f"FORERUN_OPERATOR_{name}": value for name, value in (settings or {}).items()},
         }
         self._started.append(name)
         return self.processes.start(name, [sys.executable, "-m", "forerun.operator"], environment)

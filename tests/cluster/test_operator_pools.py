@@ -27,13 +27,18 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-async def st(plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+async def without_operator(plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     name = request.node.name.replace("_", "-").replace("test-", "")[:40].strip("-")
     async with stage(plane, tmp_path, name) as made:
         made.deployment("d", 2)
         made.ready("d", 2)
-        made.operator()
         yield made
+
+
+@pytest.fixture
+async def st(without_operator: Stage) -> Stage:
+    without_operator.operator()
+    return without_operator
 
 
 @asynccontextmanager
@@ -175,3 +180,48 @@ async def test_a_pool_that_went_while_no_operator_ran_is_found_by_the_next_one(s
         return await st.capacity("pool") is None
 
     await eventually(taken_back, "capacity taken back", st.tell)
+
+
+OWN = {
+    "DEFAULT_POOL__NAME": "own", "DEFAULT_POOL__TARGET": "d", "DEFAULT_POOL__MIN_REPLICAS": "1",
+    "DEFAULT_POOL__MAX_REPLICAS": "5", "DEFAULT_POOL__SLOTS_PER_REPLICA": "4",
+}  # fmt: skip
+
+
+async def test_the_pool_of_the_settings_is_made_kept_and_taken_back(
+    without_operator: Stage, plane: ControlPlane
+) -> None:
+    st = without_operator
+    st.apply(POOL, "theirs", {"target": {"name": "d2"}, "maxReplicas": 3})
+    st.operator("first", settings=OWN)
+
+    async def pools() -> list[str]:
+        listed = await st.client.list(f"/apis/forerun.dev/v1alpha1/namespaces/{st.namespace}/speculationpools")
+        return sorted(one["metadata"]["name"] for one in listed[0])
+
+    async def made() -> bool:
+        return await pools() == ["own", "theirs"]
+
+    await eventually(made, "the pool", st.tell)
+    await st.condition(POOL, "own", "ScalingActive", reason="NoReports")
+    plane.kubectl("scale", "speculationpool", "own", "-n", st.namespace, "--replicas=4")
+    theirs = {"spec": {"maxReplicas": 50, "speculation": {"slotSecondCost": 2.5}}}
+    plane.kubectl(
+        "patch", "speculationpool", "own", "-n", st.namespace, "--type=merge", f"--patch={json.dumps(theirs)}"
+    )
+
+    async def put_right() -> bool:
+        return bool((await st.get(POOL, "own"))["spec"]["maxReplicas"] == 5)
+
+    await eventually(put_right, "the maximum of the settings", st.tell)
+    await until_size(st, 4)
+    spec = (await st.get(POOL, "own"))["spec"]
+    assert (spec["replicas"], spec["speculation"]["slotSecondCost"]) == (4, 2.5), "what is a person's stays"
+    st.processes.stop("first")
+    st.operator("second")
+
+    async def gone() -> bool:
+        return await pools() == ["theirs"]
+
+    await eventually(gone, "the end of the pool", st.tell)
+    assert await st.replicas("d") == 4
