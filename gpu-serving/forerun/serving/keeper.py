@@ -8,67 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from forerun.runtime.errors import DeadlineExceeded, ErrorReason, ForerunError, NotFound, ResourceExhausted
-from forerun.runtime.kserve import Inference, KServeClient, SequenceStep, StreamBounds, Tensor, backend_died
+from forerun.runtime.kserve import KServeClient
+from forerun.serving.probes import Ask, Health, Probe, asks_of
 from forerun.serving.render.coupled import CHAT, DRAFT, SERVED, TARGET
 from forerun.serving.render.repository import Files, place
 
-_PROBE_SEQUENCE: Final = (1 << 62) + 1
-"""Sequence of probes: far above those that loops count up."""
-
 _DRAIN_POLL_SECONDS: Final = 0.05
 _GONE: Final = ("", "UNAVAILABLE")
-
-_LOOP_PROBE: Final = Inference(
-    model=SERVED,
-    inputs=[
-        Tensor("PROMPT", "INT32", [1]),
-        Tensor("OPTIONS", "BYTES", [b'{"max_tokens": 1, "speculate": false}']),
-    ],
-    id="probe",
-)
-
-_CHAT_PROBE: Final = Inference(
-    model=CHAT,
-    inputs=[Tensor("REQUEST", "BYTES", [b'{"messages": [{"role": "user", "content": "probe"}]}'])],
-    id="probe",
-)
-
-
-class Health(StrEnum):
-    """What a probe found."""
-
-    ANSWERS = "answers"
-    """It gave a result: everything it needs works."""
-    BUSY = "busy"
-    """It had no slot or no place in its queue in time: it works, and has too much to do."""
-    DEAD = "dead"
-    """Its process is gone. Only loading it anew helps."""
-    ABSENT = "absent"
-    """It is not loaded."""
-    FAILS = "fails"
-    """It answers with an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A probe of a model.
-
-    Attributes:
-        model: Its name.
-        health: What was found.
-        reason: In words, where it does not answer.
-    """
-
-    model: str
-    health: Health
-    reason: str = ""
 
 
 class Keeper:
@@ -89,8 +39,10 @@ class Keeper:
         self._probe_seconds = probe_seconds
         self._drain_seconds = drain_seconds
         self._models: tuple[str, ...] = ()
+        self._asks: Mapping[str, Ask] = {}
+        # What is loaded changes in one place at a time; generations drain beside the checks.
+        self._changing = asyncio.Lock()
         self.healed = 0
-        self.last_failure: ForerunError | None = None
 
     @property
     def models(self) -> Sequence[str]:
@@ -107,7 +59,19 @@ class Keeper:
             ForerunError: It cannot be loaded; the message says why.
         """
         models = _in_order({name.partition("/")[0] for name in files})
-        old = self._models
+        async with self._changing:
+            old = self._models
+            await self._load(models, old, files)
+            self._models, self._asks = models, asks_of(files)
+        if old and SERVED in models:
+            await self._drained(_version(files))
+        async with self._changing:
+            for model in old:
+                if model not in models:
+                    await self._client.unload(model)
+                    shutil.rmtree(self._repository / model, ignore_errors=True)
+
+    async def _load(self, models: Sequence[str], old: Sequence[str], files: Files) -> None:
         replaced = place(files, self._repository)
         loaded: list[str] = []
         try:
@@ -121,49 +85,24 @@ class Keeper:
                 await (self._client.load(model) if model in old else self._client.unload(model))
             raise
         replaced.keep()
-        self._models = models
-        version = _version(files)
-        if old:
-            await self._drained(version)
-            for model in old:
-                if model not in models:
-                    await self._client.unload(model)
-                    shutil.rmtree(self._repository / model, ignore_errors=True)
 
     async def check(self) -> list[Probe]:
         """Probes every model, and loads those anew whose process is gone. What was found before healing."""
         found = []
-        for model in self._models:  # the loop comes last: by then what it needs is healed, and it may be well
-            probe = await self.probe(model)
-            found.append(probe)
-            if probe.health is Health.DEAD:
-                await self._client.unload(model)
-            if probe.health in (Health.DEAD, Health.ABSENT):
-                await self._client.load(model)
-                self.healed += 1
+        async with self._changing:
+            for model in self._models:  # the loop comes last: by then what it needs is healed, and it may be well
+                probe = await self.probe(model)
+                found.append(probe)
+                if probe.health is Health.DEAD:
+                    await self._client.unload(model)
+                if probe.health in (Health.DEAD, Health.ABSENT):
+                    await self._client.load(model)
+                    self.healed += 1
         return found
 
-    async def watch(self, *, interval_seconds: float) -> None:
-        """Checks for ever. A check that fails is the next one's business."""
-        while True:
-            try:
-                await self.check()
-            except ForerunError as error:
-                self.last_failure = error
-            await asyncio.sleep(interval_seconds)
-
     async def probe(self, model: str) -> Probe:
-        """Asks a model for the smallest real inference: one token after one token."""
-        try:
-            if model == SERVED:
-                async for _ in self._client.stream(_LOOP_PROBE, StreamBounds(first_seconds=self._probe_seconds)):
-                    pass
-            else:
-                asked = _CHAT_PROBE if model == CHAT else _stateful_probe(model)
-                await self._client.infer(asked, seconds=self._probe_seconds)
-        except ForerunError as error:
-            return Probe(model, _health(error), error.message)
-        return Probe(model, Health.ANSWERS)
+        """Asks a model for the smallest real inference."""
+        return await self._asks[model].probe(self._client, self._probe_seconds)
 
     async def _drained(self, version: str) -> None:
         """Waits until no other version of the loop is loaded: its texts have ended."""
@@ -176,29 +115,6 @@ class Keeper:
                     await asyncio.sleep(_DRAIN_POLL_SECONDS)
         except TimeoutError:
             return  # what still runs fails when its target goes, with an error that says so
-
-
-def _health(error: ForerunError) -> Health:
-    if backend_died(error):
-        return Health.DEAD
-    if isinstance(error, NotFound) or "is not ready" in error.message or "no available versions" in error.message:
-        return Health.ABSENT
-    if isinstance(error, DeadlineExceeded | ResourceExhausted) or error.reason is ErrorReason.QUEUE_FULL:
-        return Health.BUSY
-    return Health.FAILS
-
-
-def _stateful_probe(model: str) -> Inference:
-    return Inference(
-        model=model,
-        inputs=[
-            Tensor("TOKENS", "INT32", [1], (1, 1)),
-            Tensor("CONTROL", "INT32", [0, 0, 1], (1, 3)),
-            Tensor("OPTIONS", "BYTES", [b"{}"], (1, 1)),
-        ],
-        id="probe",
-        sequence=SequenceStep(_PROBE_SEQUENCE, start=True, end=True),
-    )
 
 
 def _in_order(models: set[str]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""A Triton server as a child process: started on loopback, and gone with everything it started when it is stopped.
+"""A Triton server as a child process: started, and gone with everything it started when it is stopped.
 
 What is not obvious about this server, and taken care of here:
 
-* All three of its addresses default to 0.0.0.0.
+* All three of its addresses default to 0.0.0.0; here they are on loopback unless somebody names others.
 * It starts one process per model instance; killed or crashed it leaves them alive and their shared memory behind. So it
   leads a process group of its own, which is killed as a whole, and its shared memory has a name of its own.
 * It loads nothing at start: models are loaded over its API, where a failure is a typed error and not an exit.
@@ -16,7 +16,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,9 @@ _POLL_SECONDS: Final = 0.05
 _GONE_POLLS: Final = 100
 _LOG_TAIL_BYTES: Final = 4_000
 _TRIES: Final = 3
+_KEPT: Final = ("HOME", "LANG", "TMPDIR")
+# GPUs and engines are told by variables what they may use, and where weights are cached.
+_KEPT_PREFIXES: Final = ("NVIDIA_", "CUDA_", "NCCL_", "VLLM_", "TRTLLM_", "HF_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,10 @@ class Options:
         shared_memory_bytes: Initial shared memory of each model instance.
         threads: Of numeric libraries inside each model instance.
         verbose: Its own log level; 0 is none.
+        grpc_address: `host:port`; None takes a free one on loopback, as for the two that follow.
+        http_address: The same over HTTP.
+        metrics_address: Of `/metrics`.
+        gpu_metrics: Its own metrics tell of GPUs, too.
     """
 
     start_seconds: float = 60.0
@@ -92,6 +100,10 @@ class Options:
     shared_memory_bytes: int = 4 * 1024 * 1024
     threads: int = 2
     verbose: int = 0
+    grpc_address: str | None = None
+    http_address: str | None = None
+    metrics_address: str | None = None
+    gpu_metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,7 @@ class Running:
         http_address: The same over HTTP.
         metrics_address: Serves `/metrics`.
         pid: Of the server; leads its process group.
-        log: Its output.
+        ended: Waits until its process has ended; the exit code.
     """
 
     client: KServeClient
@@ -112,14 +124,14 @@ class Running:
     http_address: str
     metrics_address: str
     pid: int
-    log: Path
+    ended: Callable[[], Awaitable[int]]
 
 
 @contextlib.asynccontextmanager
 async def running(
     installation: Installation,
     repository: Path,
-    log: Path,
+    log: Path | None,
     options: Options | None = None,
     *,
     clock: Clock | None = None,
@@ -130,7 +142,7 @@ async def running(
     Args:
         installation: What to run.
         repository: Its model repository.
-        log: File for its output.
+        log: File for its output; None: our own standard error.
         options: See there.
         clock: For the bound on its start.
         ids: Names its shared memory.
@@ -142,13 +154,12 @@ async def running(
     clock = SystemClock() if clock is None else clock
     prefix = f"forerun_{(SystemIds(clock) if ids is None else ids).token(6)}_"
     for last in (False,) * (_TRIES - 1) + (True,):
-        ports = _free_ports(3)
-        process = await _spawn(installation, repository, log, options, ports, prefix)
-        client = KServeClient(f"127.0.0.1:{ports[0]}")
+        addresses = _addresses(options)
+        process = await _spawn(installation, repository, log, options, addresses, prefix)
+        client = KServeClient(_reached_at(addresses[0]))
         try:
             if await _answers(process, client, clock, options.start_seconds):
-                grpc_address, http_address, metrics_address = (f"127.0.0.1:{port}" for port in ports)
-                yield Running(client, grpc_address, http_address, metrics_address, process.pid, log)
+                yield Running(client, *addresses, process.pid, process.wait)
                 return
             # Between choosing the ports and binding them somebody else may have taken one.
             if last or "Address already in use" not in _tail(log):
@@ -162,8 +173,8 @@ async def running(
 
 def environment(installation: Installation, threads: int) -> dict[str, str]:
     """The variables of the server and, through it, of its models."""
-    libraries = [str(one) for one in installation.libraries]
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    libraries = [*map(str, installation.libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
     return kept | {
         "PATH": os.pathsep.join([str(installation.python), os.environ.get("PATH", os.defpath)]),
         "LD_LIBRARY_PATH": os.pathsep.join(libraries),
@@ -173,20 +184,26 @@ def environment(installation: Installation, threads: int) -> dict[str, str]:
 
 
 async def _spawn(
-    installation: Installation, repository: Path, log: Path, options: Options, ports: Sequence[int], prefix: str
+    installation: Installation,
+    repository: Path,
+    log: Path | None,
+    options: Options,
+    addresses: Sequence[str],
+    prefix: str,
 ) -> asyncio.subprocess.Process:
+    (grpc, grpc_port), (http, http_port), (metrics, metrics_port) = (one.rsplit(":", 1) for one in addresses)
     command = [
         str(installation.server),
         f"--model-repository={repository}",
         f"--backend-directory={installation.backends}",
         f"--cache-directory={installation.caches}",
-        "--grpc-address=127.0.0.1",
-        "--http-address=127.0.0.1",
-        "--metrics-address=127.0.0.1",
-        f"--grpc-port={ports[0]}",
-        f"--http-port={ports[1]}",
-        f"--metrics-port={ports[2]}",
-        "--allow-gpu-metrics=false",
+        f"--grpc-address={grpc}",
+        f"--http-address={http}",
+        f"--metrics-address={metrics}",
+        f"--grpc-port={grpc_port}",
+        f"--http-port={http_port}",
+        f"--metrics-port={metrics_port}",
+        f"--allow-gpu-metrics={str(options.gpu_metrics).lower()}",
         "--model-control-mode=explicit",
         # The repository says everything; asking the models costs a second start of each.
         "--disable-auto-complete-config",
@@ -196,7 +213,8 @@ async def _spawn(
         f"--backend-config=python,shm-default-byte-size={options.shared_memory_bytes}",
         f"--log-verbose={options.verbose}",
     ]
-    with log.open("wb") as output:
+    with contextlib.ExitStack() as opened:
+        output = sys.stderr if log is None else opened.enter_context(log.open("wb"))
         return await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -232,6 +250,18 @@ async def _stop(process: asyncio.subprocess.Process, seconds: float) -> None:
     await process.wait()
 
 
+def _addresses(options: Options) -> tuple[str, str, str]:
+    """Those that were asked for; free ones for the others."""
+    grpc, http, metrics = (f"127.0.0.1:{port}" for port in _free_ports(3))
+    return options.grpc_address or grpc, options.http_address or http, options.metrics_address or metrics
+
+
+def _reached_at(address: str) -> str:
+    """Where this machine reaches what listens at an address."""
+    host, _, port = address.rpartition(":")
+    return f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else address
+
+
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
@@ -240,5 +270,7 @@ def _free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def _tail(log: Path) -> str:
+def _tail(log: Path | None) -> str:
+    if log is None:
+        return "its output says why"
     return log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")

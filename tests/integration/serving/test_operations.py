@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from forerun.runtime.errors import FailedPrecondition, ForerunError
-from forerun.serving.keeper import Health
+from forerun.serving.probes import Health
 from forerun.serving.profile import Profile, read_profile
 from forerun.serving.render.coupled import SERVED
 from forerun.serving.render.repository import Link, render

@@ -14,11 +14,16 @@ import triton_python_backend_utils as pb_utils
 from forerun.serving.backend.sequences import Refused
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
+_EXPECTED_TOKENS: Final = 2_048
 
 
 class _Encoder(Protocol):
     def encode(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> list[int]:
         """Tokens of the prompt that the model answers to."""
+        ...
+
+    def tokens(self, text: str) -> list[int]:
+        """Tokens of a text that the model may answer with."""
         ...
 
 
@@ -42,11 +47,18 @@ class TritonPythonModel:
                 raise Refused(f"a conversation of more than {_MOST_BYTES} bytes")
             asked = json.loads(text)
             tokens = self._encoder.encode(asked["messages"], asked.get("tools") or [])
+            expected = [self._encoder.tokens(one)[:_EXPECTED_TOKENS] for one in asked.get("expected", ())]
         except Refused as refused:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"refused: {refused}"))
         except (ValueError, KeyError, TypeError) as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"refused: no conversation: {error}"))
-        return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("TOKENS", np.array(tokens, np.int32))])
+        texts = np.array([json.dumps(expected)], dtype=np.object_)
+        return pb_utils.InferenceResponse(
+            output_tensors=[
+                pb_utils.Tensor("TOKENS", np.array(tokens, np.int32)),
+                pb_utils.Tensor("EXPECTED", texts),
+            ]
+        )
 
 
 class _ToyEncoder:
@@ -59,6 +71,9 @@ class _ToyEncoder:
         if tools:
             raise Refused("a toy has no tools")
         return [self._token(word) for one in messages for word in f"{one['role']} {one.get('content') or ''}".split()]
+
+    def tokens(self, text: str) -> list[int]:
+        return [self._token(word) for word in text.split()]
 
     def _token(self, word: str) -> int:
         number = int(word[1:]) if word[:1] == "w" and word[1:].isdigit() else 0
@@ -99,6 +114,9 @@ class _Template:
             text = self._template.render(messages=messages, add_generation_prompt=True, **self._specials, **extra)
         except jinja2.TemplateError as error:
             raise Refused(f"the model's chat template does not take this conversation: {error}") from error
+        return self.tokens(text)
+
+    def tokens(self, text: str) -> list[int]:
         return [int(one) for one in self._tokenizer.encode(text, add_special_tokens=False).ids]
 
 

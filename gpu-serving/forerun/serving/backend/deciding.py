@@ -11,6 +11,7 @@ from forerun.core.tokens.distribution import Distribution
 from forerun.core.tokens.drafts import ROOT, chain
 from forerun.core.tokens.sampling import SamplingOptions, TokenCounts
 from forerun.core.tokens.verify import rule_for, verify
+from forerun.serving.backend.constraint import Constraint
 from forerun.serving.backend.engines import Engine, Scores
 from forerun.serving.backend.options import json_of, sampling_of
 from forerun.serving.backend.sequences import Refused
@@ -25,12 +26,18 @@ class ModelOptions:
         seed: Of the text.
         coupled: See `Options`.
         logprobs: See `Options`.
+        calls: See `Options`.
+        call: See `Options`.
+        ends: Tokens that end the answer.
     """
 
     sampling: SamplingOptions
     seed: int
     coupled: bool
     logprobs: bool
+    calls: str = ""
+    call: str = ""
+    ends: tuple[int, ...] = ()
 
     def text(self) -> str:
         """As JSON."""
@@ -40,6 +47,9 @@ class ModelOptions:
                 "seed": self.seed,
                 "coupled": self.coupled,
                 "logprobs": self.logprobs,
+                "calls": self.calls,
+                "call": self.call,
+                "ends": self.ends,
             }
         )
 
@@ -51,7 +61,15 @@ class ModelOptions:
             sampling = sampling_of(given.get("sampling", {}))
         except (CoreError, TypeError, ValueError) as error:
             raise Refused(str(error)) from error
-        return cls(sampling, given.get("seed", 0), given.get("coupled", True), given.get("logprobs", False))
+        return cls(
+            sampling,
+            given.get("seed", 0),
+            given.get("coupled", True),
+            given.get("logprobs", False),
+            given.get("calls", ""),
+            given.get("call", ""),
+            tuple(given.get("ends", ())),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +94,14 @@ class Decider:
         options: Of its request.
         engine: Whose scores they are.
         real: Tokens below this id exist; the rest of a row is padding.
+        constraint: Which tokens may follow; None: all.
     """
 
-    def __init__(self, options: ModelOptions, engine: Engine, real: int) -> None:
+    def __init__(self, options: ModelOptions, engine: Engine, real: int, constraint: Constraint | None = None) -> None:
         self._options = options
         self._engine = engine
         self._real = real
+        self._constraint = constraint
         self._rule = rule_for(options.sampling, options.seed, coupled=options.coupled)
         self._counts = TokenCounts()
 
@@ -97,12 +117,17 @@ class Decider:
         """
 
         def after(node: int, counts: TokenCounts) -> Distribution:
-            return self._engine.process(rows[node + 1][: self._real], counts, self._options.sampling)
+            scores = rows[node + 1][: self._real]
+            if self._constraint is not None:
+                scores = self._constraint.masked(scores, drafted[: node + 1])
+            return self._engine.process(scores, counts, self._options.sampling)
 
         try:
             found = verify(chain(drafted, ""), after, self._counts, self._rule, position)
         except CoreError as error:
             raise Refused(str(error)) from error
+        if self._constraint is not None:
+            self._constraint.take(found.tokens)
         logprobs = None
         if self._options.logprobs:
             logprobs = [

@@ -161,7 +161,13 @@ class TritonPythonModel:
         settings, sequence = self._settings, next(self._sequences)
         seed = options.sampling.seed
         passed_on = ModelOptions(
-            options.sampling, secrets.randbits(63) if seed is None else seed, options.coupled, options.logprobs
+            options.sampling,
+            secrets.randbits(63) if seed is None else seed,
+            options.coupled,
+            options.logprobs,
+            options.calls,
+            options.call,
+            tuple(sorted(self._ends)) if options.calls else (),
         ).text()
         wanted = set(settings["drafters"]) if options.drafters is None else options.drafters & set(settings["drafters"])
         with_model = MODEL in wanted and settings["draft"] is not None and options.speculate

@@ -16,7 +16,7 @@ _SAMPLING: Final = frozenset(one.name for one in fields(SamplingOptions))
 _OTHERS: Final[Mapping[str, type]] = {
     "coupled": bool, "max_tokens": int, "stop": list, "stop_tokens": list, "keep_stop": bool, "ignore_end": bool,
     "logprobs": bool, "speculate": bool, "depth": int, "cap": int, "drafters": list, "history": bool, "expected": list,
-    "tenant": str, "agent": str, "erase": bool,
+    "tenant": str, "agent": str, "erase": bool, "calls": list, "call": str,
 }  # fmt: skip
 _NAMES: Final = 256
 _EXPECTED_TOKENS: Final = 8_192
@@ -41,6 +41,8 @@ class Options:
         tenant: Whose history it is; empty: none is used.
         agent: Of the tenant.
         erase: Say nothing; forget the tenant's history.
+        calls: JSON of the tools of which exactly one is called, in the form of chat completions; empty: any text.
+        call: The one of them that is called; empty: any.
     """
 
     sampling: SamplingOptions
@@ -56,6 +58,8 @@ class Options:
     tenant: str
     agent: str
     erase: bool
+    calls: str
+    call: str
 
 
 def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Options:
@@ -95,7 +99,17 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
         tenant=given.get("tenant", "")[:_NAMES],
         agent=given.get("agent", "")[:_NAMES],
         erase=given.get("erase", False),
+        calls=_calls(given),
+        call=given.get("call", ""),
     )
+
+
+def _calls(given: Mapping[str, Any]) -> str:
+    if "calls" not in given:
+        return ""
+    if given.get("ignore_end"):
+        raise Refused("with calls an answer ends with its call: leave ignore_end out")
+    return json.dumps(given["calls"])
 
 
 def sampling_of(given: Mapping[str, Any]) -> SamplingOptions:

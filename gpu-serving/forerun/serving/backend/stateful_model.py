@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from forerun.serving.backend.constraint import Constraint, Grammars
 from forerun.serving.backend.deciding import Decider, ModelOptions
 from forerun.serving.backend.engines import TokenSequence, load
 from forerun.serving.backend.sequences import Refused, Sequences
+from forerun.serving.backend.vocabulary import from_tokenizer, token_bytes, toy_bytes
 
 _LIVE_WITHOUT_CONTROL = 1
 
@@ -59,6 +62,7 @@ class TritonPythonModel:
         self._drafts = settings["role"] == "draft"
         self._engine = load(settings["engine"], settings["context_tokens"])
         self._real = int(settings["tokens"])
+        self._grammars = Grammars(lambda: _token_bytes(settings["engine"]))
         self._texts: Sequences[_Text] = Sequences(settings["slots"], settings["idle_seconds"], time.monotonic)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -92,7 +96,12 @@ class TritonPythonModel:
         return answer
 
     def _new(self, one: _Pass) -> _Text:
-        decider = Decider(ModelOptions.read(one.options), self._engine, self._real)
+        options = ModelOptions.read(one.options)
+        # A draft may be anything: what may not follow is never accepted.
+        constraint = None
+        if options.calls and not self._drafts:
+            constraint = Constraint(self._grammars.of(options.calls, options.call, options.ends))
+        decider = Decider(options, self._engine, self._real, constraint)
         decider.begin(one.tokens)
         return _Text(self._engine.open(), decider)
 
@@ -114,6 +123,12 @@ class TritonPythonModel:
             passes += self._engine.declared_seconds(one.live * len(fed)) or 0.0
             fed = [found[-1]]
         return found, _declared(passes) if passes else {}
+
+
+def _token_bytes(engine: Mapping[str, Any]) -> list[bytes]:
+    if engine["kind"] == "toy":
+        return toy_bytes(engine["vocabulary"])
+    return token_bytes(from_tokenizer("model", Path(engine["tokenizer"])))
 
 
 def _declared(seconds: float) -> dict[str, Any]:

@@ -124,7 +124,10 @@ def _chat_config() -> Message:
     return {
         "max_batch_size": 0,
         "input": [{"name": "REQUEST", "data_type": Word("TYPE_STRING"), "dims": [1]}],
-        "output": [{"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1]}],
+        "output": [
+            {"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1]},
+            {"name": "EXPECTED", "data_type": Word("TYPE_STRING"), "dims": [1]},
+        ],
     }
 
 

@@ -1,4 +1,4 @@
-"""`forerun models render`, `check` and `calibrate`: from a profile to a repository that a Triton server can load."""
+"""`forerun models render`, `check`, `calibrate` and `serve`: from a profile to models that a Triton server serves."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from forerun.cli.models.calibrating import run_calibrate
+from forerun.cli.models.serving import add_serve_options, run_serve
 from forerun.core.errors import CoreError
 from forerun.core.tokens.depth import StepTable
 from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument
@@ -22,6 +23,7 @@ from forerun.serving.profile import BUILT_IN, EngineSpeculation, Profile, read_p
 from forerun.serving.render.repository import render, write
 from forerun.serving.schedule import schedule
 from forerun.serving.server import HOME
+from forerun.serving.service import Source
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -56,8 +58,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--triton", type=Path, default=HOME, metavar="FOLDER", help=f"the server (default: {HOME})"
     )
     calibrating.add_argument("--quick", action="store_true", help="fewer repetitions and sizes")
-    for action in (rendering, checking, calibrating):
+    serving = actions.add_parser(
+        "serve",
+        help="serve a profile, and keep it served",
+        description="Starts a Triton server with the models of a profile. Every model is asked for a real token again "
+        "and again; one whose process died is loaded anew; a changed profile takes over beside the old one, which "
+        "stays where the new one cannot be loaded. Ends on SIGTERM. Exit code 1: it cannot be served, or the server "
+        "ended by itself, 3: there is no server or no profile.",
+    )
+    add_serve_options(serving)
+    for action in (rendering, checking, calibrating, serving):
         action.add_argument("profile", metavar="PROFILE", help="a file, or the name of a built-in profile")
+    for action in (rendering, checking, calibrating):
         action.add_argument("--json", action="store_true", help="print one JSON object")
     rendering.add_argument("out", type=Path, metavar="OUT", help="folder of the repository")
     return parser
@@ -67,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
     base = Path.cwd()
     try:
+        if args.action == "serve":
+            return run_serve(Source(args.profile, base, lambda profile: depths_of(profile, base)), args)
         profile = read_profile(args.profile)
         if args.action == "render":
             return _render(profile, args.out, base, as_json=args.json)
