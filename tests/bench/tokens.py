@@ -1,6 +1,6 @@
 """A real small model on a real Triton, with drafts that cost no model against none: `make bench-tokens`.
 
-    python -m tests.bench.tokens [--data DIR] [--prompts N] [--tokens N]
+    python -m tests.bench.tokens [--data DIR] [--prompts N] [--tokens N] [--seconds N]
 
 A prompt is the last 384 tokens before a recorded message, one for each task. The history that drafts come from is the
 target's own outputs on other tasks: tasks are halved, and what was put out for one half is the history of the other.
@@ -40,6 +40,7 @@ from tests.integration.serving.conftest import events
 SETS: Final = ("tau2", "MCP", "SWE")
 CONTEXT: Final = 384
 GRAM: Final = 16
+_FIRST_SHARE: Final = 0.25  # of the time, for the first half's history
 _BOUNDS: Final = StreamBounds(first_seconds=300, idle_seconds=120, total_seconds=1_200)
 
 
@@ -146,23 +147,32 @@ async def ask(client: KServeClient, prompt: Prompt, most: int, **options: Any) -
     return Output(found, at, passes)
 
 
-async def measure(chosen: Sequence[Prompt], most: int, folder: Path, console: Console) -> list[Pair]:
-    """Both arms of every prompt."""
+async def measure(chosen: Sequence[Prompt], most: int, folder: Path, console: Console, seconds: float) -> list[Pair]:
+    """Both arms of every prompt, as far as the time goes: a slow machine does fewer of them."""
     repository = folder / "repository"
     repository.mkdir()
     pairs = []
     async with running(find_installation(REPOSITORY / HOME), repository, folder / "log") as server:
         await Keeper(server.client, repository).deploy(render(read_profile("cpu-test"), (), base=REPOSITORY))
         halves = chosen[::2], chosen[1::2]
+        began = time.monotonic()
         for prompt in halves[1]:
+            if time.monotonic() - began > _FIRST_SHARE * seconds:
+                break
             await ask(server.client, prompt, most, speculate=False, tenant="first")
-        for own, other, half in (("first", "second", halves[0]), ("second", "", halves[1])):
+        middle = (began + seconds + time.monotonic()) / 2.0
+        for own, other, half, until in (
+            ("first", "second", halves[0], middle),
+            ("second", "", halves[1], began + seconds),
+        ):
             for prompt in half:
+                if time.monotonic() > until:
+                    break
                 off = await ask(server.client, prompt, most, speculate=False, tenant=other)
                 on = await ask(server.client, prompt, most, tenant=own)
                 pairs.append(Pair(prompt, off, on))
-                seconds = pairs[-1].seconds
-                console.print(f"{prompt.set}: {off.counted} tokens, {seconds[0]:.2f} s off, {seconds[1]:.2f} s on")
+                took = pairs[-1].seconds
+                console.print(f"{prompt.set}: {off.counted} tokens, {took[0]:.2f} s off, {took[1]:.2f} s on")
     return pairs
 
 
@@ -224,6 +234,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--seconds", type=float, default=7_200.0, help="no prompt begins later")
     options = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
     subprocess.run([REPOSITORY / "scripts" / "triton" / "install"], check=True)
@@ -231,7 +242,7 @@ def main() -> int:
     # Sets take turns, so that a machine that becomes slower does not do so for one of them.
     chosen.sort(key=lambda one: random.Random(one.task).random())
     with tempfile.TemporaryDirectory() as folder:
-        pairs = asyncio.run(measure(chosen, options.tokens, Path(folder), console))
+        pairs = asyncio.run(measure(chosen, options.tokens, Path(folder), console, options.seconds))
     rows = rows_of(pairs)
     show(rows, console)
     console.print(f"written to {write('tokens', rows)}")
