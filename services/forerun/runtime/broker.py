@@ -25,6 +25,10 @@ from forerun.runtime.topology_render import ServerOptions, render_config
 _POLL_SECONDS: Final = 0.01
 _PASSWORD_BYTES: Final = 24
 _LOG_TAIL_BYTES: Final = 2000
+# Garbage that the broker's collector lets come together, in per cent of what lives; by itself it takes 100. A stream
+# that is written holds a block of 8 MiB in memory, and so does its garbage. At 25 the broker takes a third less memory
+# and a tenth more processor time. The operator's own GOGC counts.
+_GARBAGE_PER_CENT: Final = "25"
 
 
 def find_server() -> Path:
@@ -107,6 +111,7 @@ class Broker:
             self._process = await asyncio.create_subprocess_exec(
                 *self._launcher, str(server), "-c", str(self._config_path),
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                env={"GOGC": _GARBAGE_PER_CENT, **os.environ},
                 start_new_session=True,  # Ctrl-C in a terminal ends our services first, then they end the broker
             )  # fmt: skip
         try:

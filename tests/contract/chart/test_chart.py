@@ -280,6 +280,15 @@ def test_the_metadata_service_is_in_no_range_that_tools_reach() -> None:
 
 
 @needs_helm
+def test_the_brokers_collector_of_garbage_knows_how_much_memory_there_is() -> None:
+    (server,) = named(manifests(), "StatefulSet", "forerun-nats")["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one for one in server["env"]}
+    assert variables["GOGC"]["value"] == "25", "as the broker of `forerun up`"
+    assert variables["GOMEMLIMIT"]["valueFrom"] == {"resourceFieldRef": {"resource": "limits.memory"}}
+    assert server["resources"]["limits"]["memory"]
+
+
+@needs_helm
 def test_three_brokers_know_each_other_and_keep_three_copies() -> None:
     found = manifests(profile="ha")
     spec = named(found, "StatefulSet", "forerun-nats")["spec"]

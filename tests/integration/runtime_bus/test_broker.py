@@ -238,3 +238,26 @@ async def test_each_user_may_do_nothing_else(nats: NatsPlatform) -> None:
             async with asyncio.timeout(10.0):
                 await forbidden
     assert all(bus.connected for bus in (predictor, sandbox, orchestrator))
+
+
+async def test_the_broker_collects_its_garbage_early_unless_the_operator_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOGC", raising=False)
+    assert b"GOGC=25" in await environment_of_a_broker(tmp_path / "ours")
+    monkeypatch.setenv("GOGC", "70")
+    assert b"GOGC=70" in await environment_of_a_broker(tmp_path / "theirs")
+
+
+async def environment_of_a_broker(directory: Path) -> list[bytes]:
+    broker = Broker(directory, new_passwords(SystemIds(CLOCK)))
+    await broker.start()
+    try:
+        assert broker.pid is not None
+        return environment_of(broker.pid)
+    finally:
+        await broker.stop()
+
+
+def environment_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
