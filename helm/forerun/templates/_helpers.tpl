@@ -36,7 +36,32 @@ helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{- end }}
 
 {{- define "forerun.natsUrl" -}}
-{{- if .Values.nats.enabled }}nats://{{ include "forerun.name" . }}-nats:4222{{ else }}{{ required "nats.url is needed where nats.enabled is false" .Values.nats.url }}{{ end -}}
+{{- if .Values.nats.enabled }}{{ .Values.tls.enabled | ternary "tls" "nats" }}://{{ include "forerun.name" . }}-nats:4222{{ else }}{{ required "nats.url is needed where nats.enabled is false" .Values.nats.url }}{{ end -}}
+{{- end }}
+
+{{/* The Secret with the authority of the broker's certificate; empty where it is none of ours and none was named. */}}
+{{- define "forerun.natsAuthority" -}}
+{{- if not .Values.nats.enabled }}{{ .Values.nats.caSecret }}{{ else if .Values.tls.enabled }}{{ include "forerun.name" . }}-tls{{ end -}}
+{{- end }}
+
+{{/* That authority as a volume. */}}
+{{- define "forerun.natsAuthorityVolume" -}}
+{{- with include "forerun.natsAuthority" . }}
+- name: nats-authority
+  secret: {secretName: {{ . }}, defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}
+{{- end }}
+{{- end }}
+
+{{/* Where it is mounted. */}}
+{{- define "forerun.natsAuthorityMount" -}}
+{{- if include "forerun.natsAuthority" . }}
+- {name: nats-authority, mountPath: /secrets/nats-authority, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* Further arguments of a command that connects to the broker. */}}
+{{- define "forerun.natsArguments" -}}
+{{- if include "forerun.natsAuthority" . }}, --ca-file, /secrets/nats-authority/ca.crt{{ end }}
 {{- end }}
 
 {{- define "forerun.podSecurity" -}}
@@ -85,24 +110,15 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{/* Waits until the broker holds what a service needs. Takes [root, user]. */}}
-{{- define "forerun.waitForBroker" -}}
-{{- $root := index . 0 -}}
-- name: wait-for-broker
-  image: {{ include "forerun.image" $root }}
-  imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-  args: [broker, wait, --server, {{ include "forerun.natsUrl" $root }}, --user, {{ index . 1 }}, --password-file, /secrets/nats/{{ index . 1 }}, --seconds, "300"]
-  securityContext: {{ include "forerun.containerSecurity" $root | nindent 4 }}
-  resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {memory: 256Mi}}
-  volumeMounts:
-    - {name: nats, mountPath: /secrets/nats, readOnly: true}
-{{- end }}
-
-{{/* The names in the services' certificate; the first is what services know each other by. */}}
+{{/* The names in the certificate of services and broker; the first is what services know each other by. */}}
 {{- define "forerun.tlsNames" -}}
 {{- $name := include "forerun.name" . -}}
 {{- $names := list (printf "%s-services" $name) $name }}
 {{- range list "" ".svc" ".svc.cluster.local" }}{{ $names = append $names (printf "%s.%s%s" $name $.Release.Namespace .) }}{{ end }}
+{{- if .Values.nats.enabled }}
+{{- $names = append $names (printf "%s-nats" $name) }}
+{{- if gt (int .Values.nats.replicas) 1 }}{{ range $number := until (int .Values.nats.replicas) }}{{ $names = append $names (printf "%s-nats-%d.%s-nats-peers" $name $number $name) }}{{ end }}{{ end }}
+{{- end }}
 {{- toJson (concat $names (list "localhost" "127.0.0.1") .Values.tls.names) -}}
 {{- end }}
 

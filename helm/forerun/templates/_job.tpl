@@ -27,11 +27,12 @@ spec:
     - name: broker
       image: {{ include "forerun.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args: [broker, setup, --server, {{ include "forerun.natsUrl" . }}, --passwords, /secrets/nats, --replicas, {{ gt (int .Values.nats.replicas) 1 | ternary 3 1 | quote }}, --seconds, "300"]
+      args: [broker, setup, --server, {{ include "forerun.natsUrl" . }}, --passwords, /secrets/nats, --replicas, {{ gt (int .Values.nats.replicas) 1 | ternary 3 1 | quote }}, --seconds, "300"{{ include "forerun.natsArguments" . }}]
       securityContext: {{ include "forerun.containerSecurity" . | nindent 8 }}
       resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}
       volumeMounts:
         - {name: passwords, mountPath: /secrets/nats, readOnly: true}
+        {{- include "forerun.natsAuthorityMount" . | nindent 8 }}
     {{- if .Values.demo.enabled }}
     - name: demo-policy
       image: {{ include "forerun.image" . }}
@@ -47,17 +48,19 @@ spec:
     - name: publish-{{ $policy }}
       image: {{ include "forerun.image" $ }}
       imagePullPolicy: {{ $.Values.image.pullPolicy }}
-      args: [policy, publish, {{ $file }}, --name, {{ $policy }}, --server, {{ include "forerun.natsUrl" $ }}, --password-file, /secrets/nats/operator]
+      args: [policy, publish, {{ $file }}, --name, {{ $policy }}, --server, {{ include "forerun.natsUrl" $ }}, --password-file, /secrets/nats/operator{{ include "forerun.natsArguments" $ }}]
       securityContext: {{ include "forerun.containerSecurity" $ | nindent 8 }}
       resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}
       volumeMounts:
         - {name: passwords, mountPath: /secrets/nats, readOnly: true}
         - {name: policy, mountPath: /policy, readOnly: true}
         - {name: made, mountPath: /made, readOnly: true}
+        {{- include "forerun.natsAuthorityMount" $ | nindent 8 }}
     {{- end }}
   volumes:
     - name: passwords
       secret: {secretName: {{ $name }}-nats, defaultMode: 0440, items: [{key: admin, path: admin}, {key: operator, path: operator}]}
+    {{- include "forerun.natsAuthorityVolume" . | nindent 4 }}
     - {name: made, emptyDir: {sizeLimit: 1Mi}}
     - name: policy
       configMap: {name: {{ $name }}-policy-{{ include "forerun.policy" . | sha256sum | trunc 8 }}}

@@ -21,8 +21,9 @@ spec:
   # The pod's first process takes what commands leave behind, as an init does.
   shareProcessNamespace: true
   {{- end }}
-  initContainers: {{ include "forerun.waitForBroker" (list $root .name) | nindent 4 }}
-    {{- range .inits }}
+  {{- with .inits }}
+  initContainers:
+    {{- range . }}
     - name: {{ .name }}
       image: {{ $.image }}
       imagePullPolicy: {{ $root.Values.image.pullPolicy }}
@@ -31,6 +32,7 @@ spec:
       resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {memory: 256Mi}}
       volumeMounts: {{ toJson .volumeMounts }}
     {{- end }}
+  {{- end }}
   containers:
     - name: {{ .name }}
       image: {{ .image }}
@@ -46,6 +48,9 @@ spec:
         - {name: {{ $prefix }}_LISTEN_ADDRESS, value: "0.0.0.0:{{ .port }}"}
         - {name: {{ $prefix }}_METRICS_ADDRESS, value: "0.0.0.0:9400"}
         - {name: {{ $prefix }}_NATS_URL, value: {{ include "forerun.natsUrl" $root | quote }}}
+        {{- if include "forerun.natsAuthority" $root }}
+        - {name: {{ $prefix }}_NATS_CA_FILE, value: /secrets/nats-authority/ca.crt}
+        {{- end }}
         # Less than the startup probe allows: whoever waits for the broker is not begun again meanwhile.
         - {name: {{ $prefix }}_NATS_CONNECT_SECONDS, value: "240"}
         - {name: {{ $prefix }}_NATS_PASSWORD_FILE, value: /secrets/nats/{{ .name }}}
@@ -76,6 +81,7 @@ spec:
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: nats, mountPath: /secrets/nats, readOnly: true}
+        {{- include "forerun.natsAuthorityMount" $root | nindent 8 }}
         - {name: internal, mountPath: /secrets/internal, readOnly: true}
         {{- if $root.Values.tls.enabled }}
         - {name: tls, mountPath: /secrets/tls, readOnly: true}
@@ -87,6 +93,7 @@ spec:
     - {name: tmp, emptyDir: {sizeLimit: 256Mi}}
     - name: nats
       secret: {secretName: {{ include "forerun.name" $root }}-nats, defaultMode: 0440, items: [{key: {{ .name }}, path: {{ .name }}}]}
+    {{- include "forerun.natsAuthorityVolume" $root | nindent 4 }}
     - name: internal
       secret: {secretName: {{ include "forerun.name" $root }}-internal, defaultMode: 0440}
     {{- if $root.Values.tls.enabled }}

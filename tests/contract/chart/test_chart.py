@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,8 @@ def test_a_service_takes_the_settings_that_it_is_given(service: str, monkeypatch
         if variable["name"] != "POD_IP":
             monkeypatch.setenv(variable["name"], variable["value"])
     settings = kind()
-    assert settings.nats_url == "nats://forerun-nats:4222"
+    assert settings.nats_url == "tls://forerun-nats:4222"
+    assert str(settings.nats_ca_file) == "/secrets/nats-authority/ca.crt"
     assert settings.listen_address.startswith("0.0.0.0:")
     assert settings.drain_seconds == 5.0
 
@@ -188,7 +190,41 @@ def test_agents_prove_themselves_by_token_and_services_by_certificate(monkeypatc
     names = [one.removeprefix("--name=") for one in job["containers"][0]["args"] if one.startswith("--name=")]
     assert names[:3] == ["forerun-services", "forerun", "forerun.platform"]
     plain = manifests("--set=tls.enabled=false")
-    assert not [one for one in container(plain, "sandbox")["env"] if "TLS" in one["name"]]
+    assert not [one for one in container(plain, "sandbox")["env"] if "TLS" in one["name"] or "CA_FILE" in one["name"]]
+
+
+def secrets_of(spec: dict[str, Any]) -> dict[str, list[str]]:
+    """Keys of the Secrets that a pod mounts; `*` is all."""
+    mounted = [volume["secret"] for volume in spec["volumes"] if "secret" in volume]
+    return {one["secretName"]: [item["key"] for item in one.get("items", ({"key": "*"},))] for one in mounted}
+
+
+def url_and_authority(arguments: list[str]) -> tuple[str, str | None]:
+    """How a command connects to the broker."""
+    found = dict(itertools.pairwise(arguments))
+    return found["--server"], found.get("--ca-file")
+
+
+@needs_helm
+def test_the_broker_encrypts_by_a_certificate_of_its_own_name() -> None:
+    found = manifests(profile="ha")
+    (job,) = [spec for name, spec in pods(found) if name == "forerun-credentials-make"]
+    names = {one.removeprefix("--name=") for one in job["containers"][0]["args"] if one.startswith("--name=")}
+    assert names >= {"forerun-nats", *(f"forerun-nats-{number}.forerun-nats-peers" for number in range(3))}
+    broker = named(found, "StatefulSet", "forerun-nats")["spec"]["template"]["spec"]
+    assert "--tls=/secrets/tls" in broker["initContainers"][0]["args"]
+    assert secrets_of(broker)["forerun-tls"] == ["*"]
+    (setup,) = [spec for name, spec in pods(found) if name.startswith("forerun-setup-")]
+    assert secrets_of(setup)["forerun-tls"] == ["ca.crt"], "a Job needs no key to know whom it talks to"
+    for one in (setup["initContainers"][0], *setup["containers"]):
+        assert url_and_authority(one["args"]) == ("tls://forerun-nats:4222", "/secrets/nats-authority/ca.crt")
+    plain = manifests("--set=tls.enabled=false")
+    assert (
+        "--tls=/secrets/tls"
+        not in named(plain, "StatefulSet", "forerun-nats")["spec"]["template"]["spec"]["initContainers"][0]["args"]
+    )
+    (setup,) = [spec for name, spec in pods(plain) if name.startswith("forerun-setup-")]
+    assert url_and_authority(setup["initContainers"][0]["args"]) == ("nats://forerun-nats:4222", None)
 
 
 @needs_helm
@@ -306,7 +342,22 @@ def test_a_broker_of_your_own_is_used() -> None:
     found = manifests(profile="external-nats")
     assert not [one for one in found if one["metadata"]["name"].startswith("forerun-nats")]
     variables = {one["name"]: one.get("value") for one in container(found, "predictor")["env"]}
-    assert variables["FORERUN_PREDICTOR_NATS_URL"] == "nats://nats.messaging.svc:4222"
+    assert variables["FORERUN_PREDICTOR_NATS_URL"] == "tls://nats.messaging.svc:4222"
+    assert "FORERUN_PREDICTOR_NATS_CA_FILE" not in variables, "what the image trusts is trusted"
+    (setup,) = [spec for name, spec in pods(found) if name.startswith("forerun-setup-")]
+    assert url_and_authority(setup["containers"][0]["args"]) == ("tls://nats.messaging.svc:4222", None)
+
+
+@needs_helm
+def test_the_authority_of_a_broker_of_your_own_is_trusted() -> None:
+    found = manifests("--set=nats.caSecret=mine", profile="external-nats")
+    for name, spec in pods(found):
+        service = spec["containers"][0]["name"]
+        if service in SERVICES or name.startswith("forerun-setup-"):
+            assert secrets_of(spec)["mine"] == ["ca.crt"], name
+        if service in SERVICES:
+            variables = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+            assert variables[SERVICES[service].variable("nats_ca_file")] == "/secrets/nats-authority/ca.crt"
 
 
 @needs_helm
