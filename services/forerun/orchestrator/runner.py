@@ -17,6 +17,7 @@ from forerun.core.session import (
     BeginShared,
     BumpShared,
     CallAnswer,
+    CallIntent,
     CancelExecution,
     Certify,
     DropFork,
@@ -72,6 +73,7 @@ class Runner:
         self._executions = Executions(session, ports, self.outlet.client_tools, self.step, self._finished)
         self._unanswered = 0
         self._earned = 0.0
+        self._unsaid: list[Effect] = []
         self._timer: asyncio.TimerHandle | None = None
         self.used_at = asyncio.get_running_loop().time()
         self.closed = False
@@ -109,6 +111,12 @@ class Runner:
         self._earned = earned
         if self.leaving:
             return
+        self._say()
+        if any(isinstance(effect, Append) and isinstance(effect.event, CallIntent) for effect in effects):
+            # What may not be repeated waits for the journal: its intent leaves before the answers beside it are made.
+            self._unsaid += [effect for effect in effects if isinstance(effect, Answer | Record)]
+            effects = [effect for effect in effects if not isinstance(effect, Answer | Record)]
+            asyncio.get_running_loop().call_soon(self._say)
         for effect in effects:
             self._perform(effect)
         if self.session.machine.running:
@@ -117,6 +125,12 @@ class Runner:
             self.quiet.set()
             self.step.answered(self._now())
         self._arm()
+
+    def _say(self) -> None:
+        """Performs what an intent went before."""
+        unsaid, self._unsaid = self._unsaid, []
+        for effect in unsaid:
+            self._perform(effect)
 
     def _now(self) -> float:
         return self._ports.monotonic()

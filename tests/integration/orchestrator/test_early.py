@@ -63,6 +63,20 @@ def test_what_is_read_early_is_not_waited_for(stage: Any) -> None:
     stage(play)
 
 
+def test_what_the_whole_message_says_is_not_told_in_parts_before_it(stage: Any) -> None:
+    async def play(s: Stage) -> None:
+        async with s.client.session("a") as session, session.streamed_message() as message:
+            await message.add_call(0, name="get", arguments='{"id": 1}')
+            await asyncio.sleep(0.5)
+            await message.add_call(1, name="get", arguments='{"id": 2}')
+            results = await message.call_tools()
+        assert [one.served for one in results] == [Served.EARLY, Served.DIRECT]
+        assert session.totals is not None
+        assert (session.totals.early_issued, session.totals.early_used) == (1, 1)
+
+    stage(play)
+
+
 def test_a_message_that_asks_for_something_else_leaves_nothing_behind(stage: Any) -> None:
     async def play(s: Stage) -> None:
         async with s.client.session("a") as session:

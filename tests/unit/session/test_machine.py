@@ -42,6 +42,17 @@ def test_what_may_not_be_repeated_is_in_the_journal_before_it_runs() -> None:
     assert d.log.index("CallIntent") < d.log.index("run set")
 
 
+def test_an_intent_follows_its_message_whatever_is_answered_beside_it() -> None:
+    d = Driver()
+    d.ask(1, asked(0, "get", id=1))
+    d.run()
+    d.ask(2, asked(0, "get", id=1), asked(1, "set", id=2, v=1), asked(2, "get", id=1))
+    d.run()
+    assert [d.answers[(2, i)].served for i in (0, 1, 2)] == [Served.MEMO, Served.DIRECT, Served.SHARED]
+    kinds = [type(event).__name__ for event in d.journal]
+    assert kinds[-5:] == ["CallsAsked", "CallIntent", "CallFinished", "CallFinished", "CallFinished"]
+
+
 def test_a_write_whose_intent_cannot_be_stored_does_not_start() -> None:
     d = Driver(journal_up=False)
     d.ask(1, asked(0, "set", id=1, v=1))

@@ -40,7 +40,10 @@ class Outbox:
         self._wake = asyncio.Event()
 
     def add(self, item: Outgoing) -> None:
-        """What is said when its turn comes."""
+        """What is said when its turn comes. A complete message says all that its parts would have said."""
+        if isinstance(item, Batch):
+            while self._ordinary and _is_part_of(item, self._ordinary[-1]):
+                self._ordinary.pop()
         self._ordinary.append(item)
         self._wake.set()
 
@@ -103,6 +106,10 @@ class Outbox:
     def _cancellation(self, one: OpenCall) -> session_pb2.ConnectRequest:
         key = common_pb2.CallKey(session=self._session, turn=one.turn, index=one.message.index)
         return session_pb2.ConnectRequest(cancel=key)
+
+
+def _is_part_of(batch: Batch, item: Outgoing) -> bool:
+    return isinstance(item, session_pb2.ConnectRequest) and item.partial.turn == batch.turn
 
 
 async def write(call: Any, message: session_pb2.ConnectRequest) -> bool:

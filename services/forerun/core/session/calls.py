@@ -168,7 +168,8 @@ class Calls:
             return
         batch.advancing = True
         while ready := batch.order.ready():
-            for position in ready:
+            # First those that wait for the journal: what answers the others is looked up meanwhile.
+            for position in sorted(ready, key=lambda one: _repeatable(batch.calls[one])):
                 self._start(batch.calls[position])
         batch.advancing = False
 
@@ -202,8 +203,7 @@ class Calls:
         handed_out = call.stage is not Stage.WAITING
         call.stage = Stage.DONE
         del self._open[call.id]
-        repeatable = not isinstance(call.asked.prepared, PreparedCall) or call.asked.prepared.repeatable
-        self._keys.answered[call.id] = Closed(call.asked.tool, call.asked.arguments, answer, repeatable)
+        self._keys.answered[call.id] = Closed(call.asked.tool, call.asked.arguments, answer, _repeatable(call))
         self._c.emit(Answer(answer))
         if journal:
             self._c.append(CallFinished(answer))
@@ -289,6 +289,11 @@ class Calls:
         elif call.stage is Stage.JOINED:
             self._speculations.leave(call.id)
         self._end(call, status, None, failure, Served.UNSPECIFIED if not call.attempts else Served.DIRECT)
+
+
+def _repeatable(call: Call) -> bool:
+    """It may run again; a call that was refused never ran."""
+    return not isinstance(call.asked.prepared, PreparedCall) or call.asked.prepared.repeatable
 
 
 def _due(call: Call) -> float:
