@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 from typing import Any, Final
 
 from forerun.core import limits
@@ -44,6 +46,7 @@ class _Room:
         self._tasks = TaskScope("predictor", metrics=chassis.metrics)
         self._subscriptions: list[Subscription] = []
         self._store: ModelStore | None = None
+        self._listener: Listener | None = None
         self._servicer: PredictionServicer | None = None
 
     def register(self, server: Any) -> None:
@@ -55,11 +58,12 @@ class _Room:
         """Starts to listen."""
         settings, bus = self._settings, self._bus.bus
         store = self._store = ModelStore(self._engine, bus, self._chassis.clock)
-        listener = Listener(
+        listener = self._listener = Listener(
             self._engine,
             Follower(self._engine, settings.tracked_sessions),
             store,
             bus,
+            self._tasks,
             clock=self._chassis.clock,
             metrics=self._chassis.metrics,
             candidates=settings.candidates,
@@ -76,9 +80,12 @@ class _Room:
         """Stops listening and saves what was learned."""
         for subscription in self._subscriptions:
             await subscription.close()
-        await self._tasks.stop(grace_seconds / 2)
-        if self._store is not None:
+        await self._tasks.stop(grace_seconds / 4)
+        if self._store is not None and self._listener is not None:
             try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(grace_seconds / 4):
+                        await self._listener.learn()
                 await self._store.save()
             except ForerunError as error:
                 _LOG.error("models were not saved", extra={"fields": {"error.type": error.reason}})

@@ -69,7 +69,7 @@ class Follower:
         converted = _convert(event, track)
         if converted is not None:
             self._engine.observe(event.tenant, event.agent, event.session, converted)
-        if event.WhichOneof("event") == "closed":
+        if isinstance(converted, SessionClosed):
             del self._tracks[key]
         return True
 

@@ -89,4 +89,12 @@ def callers_own(header_block: bytes | None) -> Mapping[str, str]:
     """The headers of a received block without those of the broker."""
     if not header_block:
         return NO_HEADERS
-    return {name: value for name, value in parse(header_block).items() if not name.lower().startswith(_BROKERS_OWN)}
+    if len(header_block.partition(b"\r\n")[0]) > len(_LINE):
+        return {name: value for name, value in parse(header_block).items() if not name.lower().startswith(_BROKERS_OWN)}
+    # Most messages have no status and several headers of the broker's own: nothing is made of those.
+    headers: dict[str, str] = {}
+    for line in header_block.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon and not name.lower().startswith(b"nats-"):
+            headers[name.decode("utf-8", "replace")] = value.strip().decode("utf-8", "replace")
+    return headers

@@ -12,7 +12,7 @@ from forerun.predictor.engine.durations import Durations
 from forerun.predictor.engine.history import Asked
 from forerun.predictor.engine.intent import Intent
 from forerun.predictor.engine.repeats import Proposal, Repeats
-from forerun.predictor.engine.sequence import NO_CALL, Contexts, Mixture
+from forerun.predictor.engine.sequence import NO_CALL, Contexts, Mixture, logarithms
 from forerun.predictor.engine.session import Scored, Session, Step
 from forerun.predictor.engine.state import State, number, table, text
 from forerun.predictor.engine.tuning import Tuning
@@ -83,17 +83,19 @@ class Agent:
         for context in extra:
             node = self.first.nodes.get(context)
             lower = levels[1]
-            views.append({o: node.probability(o, lower[o]) for o in outcomes} if node is not None else lower)
-        possible = [o for o in outcomes if o == NO_CALL or max(view[o] for view in views[1:]) > _NEGLIGIBLE]
+            views.append(node.probabilities(lower) if node is not None else lower)
+        possible = [o for o in outcomes if o == NO_CALL or max([view[o] for view in views[1:]]) > _NEGLIGIBLE]
         views = [{o: view[o] for o in possible} for view in views]
         features = session.features(left)
-        views.append(self.intent.probabilities(features, views[2]))
+        given = self.intent.probabilities(features, views[2])
+        logs = logarithms((*views, given))
         situation = self._situation(session, chain)
-        mixed = self.mixture.mix(situation, views)
+        mixed = self.mixture.mix(situation, logs, possible)
         proposals = session.trail.proposals(session.tokens[-1])
         return Step(
             contexts=(*chain, *extra),
-            views=tuple(views),
+            given=given,
+            logs=logs,
             situation=situation,
             features=features,
             mixed=mixed,
@@ -121,11 +123,10 @@ class Agent:
         argument = self.calls.arguments.get(session.lead)
         if argument is None:
             return 0
-        best, most = "", 0.0
-        for place, (hits, _) in argument.places.items():
-            if hits > most and place[0] in "okxu" and place in session.memory.places:
-                best, most = place, hits
-        return min(session.memory.unused(best, session.lead), 2) if best else 0
+        for place in argument.ranking():
+            if place[0] in "okxu" and place in session.memory.places:
+                return min(session.memory.unused(place, session.lead), 2)
+        return 0
 
     def _score(self, session: Session, mixed: dict[str, float], proposals: tuple[Proposal, ...]) -> tuple[Scored, ...]:
         sums: dict[tuple[str, bytes], _Sum] = {}
@@ -197,8 +198,8 @@ class Agent:
 
     def _within(
         self, session: Session, symbol: str, position: int
-    ) -> tuple[list[str], dict[str, float], list[dict[str, float]]]:
-        """What follows a call in the same message: contexts, probabilities, views."""
+    ) -> tuple[list[str], dict[str, float], tuple[tuple[float, ...], ...]]:
+        """What follows a call in the same message: contexts, probabilities, and the views' logarithms."""
         token = _token(symbol)
         lead = _lead(symbol)
         before, session.lead = session.lead, lead
@@ -206,8 +207,8 @@ class Agent:
         session.lead = before
         chain = ["", f"1|{token}", f"2|{token}|{min(position, 3)}", f"3|{token}|{min(position, 3)}|{left}"]
         outcomes = self.within.outcomes(chain)
-        views = self.within.estimates(chain, outcomes)
-        return chain, self.within_mixture.mix("", views), views
+        logs = logarithms(self.within.estimates(chain, outcomes))
+        return chain, self.within_mixture.mix("", logs, outcomes), logs
 
     def tools(self, step: Step) -> tuple[tuple[str, float], ...]:
         """Probabilities of the tool of the first call, most probable first."""
@@ -250,18 +251,19 @@ class Agent:
             else MADE_UP
             for call, flat in zip(calls, flats, strict=True)
         ]
-        self._score_step(name, session, step, frozenset((call.tool, canonical(call.arguments)) for call in calls))
+        spelled = [canonical(call.arguments) for call in calls]
+        self._score_step(name, session, step, frozenset(zip((call.tool for call in calls), spelled, strict=True)))
         self._learn_outcome(session, step, symbols[0])
         previous = step.previous
         for position, (call, flat, symbol) in enumerate(zip(calls, flats, symbols, strict=True)):
             if flat is not None and symbol != MADE_UP:
                 self.calls.learn(call.tool, flat, session.memory, previous, session.name)
             session.memory.add_arguments(call.tool, {path: key for path, (key, _) in (flat or {}).items()})
-            session.trail.add(call.tool, canonical(call.arguments))
+            session.trail.add(call.tool, spelled[position])
             session.note_call(turn, call.index, call.tool)
             following = symbols[position + 1] if position + 1 < len(symbols) else NO_CALL
-            chain, mixed, views = self._within(session, symbol, position + 1)
-            self.within_mixture.learn("", views, mixed, following)
+            chain, mixed, logs = self._within(session, symbol, position + 1)
+            self.within_mixture.learn("", logs, mixed, following)
             self.within.add(chain, following)
             previous = f"+{_token(symbol)}"
         self.calls_seen += len(calls)
@@ -270,8 +272,8 @@ class Agent:
         session.push(_token(symbols[-1]) + ("*" if len(calls) > 1 else ""))
 
     def _learn_outcome(self, session: Session, step: Step, truth: str) -> None:
-        self.mixture.learn(step.situation, step.views, step.mixed, truth)
-        given = step.views[-1]
+        self.mixture.learn(step.situation, step.logs, step.mixed, truth)
+        given = step.given
         if truth not in given:
             given = {**given, truth: 0.0}
         self.intent.learn(step.features, given, truth)

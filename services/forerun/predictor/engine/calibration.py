@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import lru_cache
 
 from forerun.predictor.engine.state import State, items, number, numbers, table
-from forerun.predictor.engine.tuning import MAX_SITES, Tuning
+from forerun.predictor.engine.tuning import MAX_SITES, NAMES_KEPT, Tuning
 
 _KNOTS = (-5.0, -4.0, -3.0, -2.2, -1.5, -0.8, -0.2, 0.4, 1.0, 1.6, 2.3, 3.0, 4.0, 5.0)
 _STRENGTH = 25.0  # scored candidates that the uncorrected value is worth
@@ -112,6 +113,7 @@ class Calibration:
         self.scored, self.exact = int(number(fields["scored"])), int(number(fields["exact"]))
 
 
+@lru_cache(NAMES_KEPT)
 def site_of(agent: str, signature: str, tool: str) -> str:
     """The name of a call site: a digest of agent, context signature and tool."""
     text = "\x1e".join((agent, signature, tool))

@@ -6,15 +6,16 @@ search and not one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from forerun.core.canonical import CanonicalError, JsonValue, canonical
 from forerun.predictor.engine.derivations import NONE_KEY, Argument, Option, normalise
 from forerun.predictor.engine.memory import Memory
 from forerun.predictor.engine.ranking import most
 from forerun.predictor.engine.state import State, number_pairs, table
-from forerun.predictor.engine.tuning import MAX_PATHS
+from forerun.predictor.engine.tuning import MAX_PATHS, NAMES_KEPT
 from forerun.predictor.engine.values import unflatten, value_of
 from forerun.predictor.engine.weights import Weights
 
@@ -30,10 +31,11 @@ def symbol_of(tool: str, paths: Mapping[str, object]) -> str:
     return _SEPARATOR.join((tool, *sorted(paths)))
 
 
-def split_symbol(symbol: str) -> tuple[str, list[str]]:
+@lru_cache(NAMES_KEPT)
+def split_symbol(symbol: str) -> tuple[str, tuple[str, ...]]:
     """Tool and argument paths of a symbol."""
     tool, *paths = symbol.split(_SEPARATOR)
-    return tool, paths
+    return tool, tuple(paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class Calls:
             bonus[key] = value
         return bonus
 
-    def _finish(self, tool: str, paths: list[str], partial: _Partial) -> Filled | None:
+    def _finish(self, tool: str, paths: Sequence[str], partial: _Partial) -> Filled | None:
         flat: dict[str, JsonValue] = {}
         for path in paths:
             kind = self.arguments[f"{tool}:{path}"].kind()

@@ -8,7 +8,7 @@ then starts again from what the fast one knows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from forerun.predictor.engine.state import State, number, numbers
 from forerun.predictor.engine.tuning import MAX_OUTCOMES, Tuning
@@ -41,10 +41,12 @@ class Counts:
             self.slow, self.slow_total = dict(self.fast), self.fast_total
             self.drift = 0.0
 
-    def probability(self, outcome: str, lower: float) -> float:
-        """Probability of an outcome, backing off to `lower` by the number of different outcomes (Witten-Bell)."""
-        back_off = 0.5 + 0.5 * len(self.slow)
-        return (self.slow.get(outcome, 0.0) + back_off * lower) / (self.slow_total + back_off)
+    def probabilities(self, lower: Mapping[str, float]) -> dict[str, float]:
+        """Probabilities of outcomes, backing off to `lower` by the number of different outcomes (Witten-Bell)."""
+        slow = self.slow
+        back_off = 0.5 + 0.5 * len(slow)
+        total = self.slow_total + back_off
+        return {outcome: (slow.get(outcome, 0.0) + back_off * share) / total for outcome, share in lower.items()}
 
     def to_state(self) -> list[State]:
         """Plain values for persistence."""

@@ -13,11 +13,12 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from forerun.predictor.engine.memory import Memory
 from forerun.predictor.engine.ranking import most
 from forerun.predictor.engine.state import State, items, number, number_pairs, numbers, table
-from forerun.predictor.engine.tuning import MAX_CONSTANTS, MAX_PATH_SOURCES, MAX_WEIGHTS
+from forerun.predictor.engine.tuning import MAX_CONSTANTS, MAX_PATH_SOURCES, MAX_WEIGHTS, NAMES_KEPT
 from forerun.predictor.engine.values import STRING
 from forerun.predictor.engine.weights import Weights
 
@@ -77,9 +78,10 @@ class Constant:
 class Argument:
     """The model of one argument of one tool."""
 
-    __slots__ = ("constants", "kinds", "places", "weights")
+    __slots__ = ("_ranking", "constants", "kinds", "places", "weights")
 
     def __init__(self) -> None:
+        self._ranking: list[str] | None = None  # None: what is known of the places has changed
         self.places: dict[str, list[float]] = {}
         self.constants: dict[str, Constant] = {}
         self.kinds: dict[str, float] = {}
@@ -89,6 +91,12 @@ class Argument:
         """The type that the argument usually has."""
         return max(self.kinds, key=lambda kind: self.kinds[kind], default=STRING)
 
+    def ranking(self) -> list[str]:
+        """The places that are known, the one that explained the value most often first."""
+        if self._ranking is None:
+            self._ranking = sorted(self.places, key=lambda place: self.places[place][0], reverse=True)
+        return self._ranking
+
     def part(self, own: tuple[str, ...], common: tuple[str, ...], shared: Weights) -> Part:
         """Features with their present score."""
         return Part(own, common, self.weights.score(own) + shared.score(common))
@@ -97,13 +105,13 @@ class Argument:
         """What the argument may be now, scored, with NONE_KEY for a value that nothing offers."""
         options: dict[str, Option] = {}
         uses = memory.used.get(name, {})
-        for place in most(_PLACES_USED, self.places, lambda place: self.places[place][0]):
+        for place in self.ranking()[:_PLACES_USED]:
             self._from_place(place, name, memory, uses, options, previous, shared)
         self._from_constants(options, previous, shared)
         self._in_context(options, memory, uses, shared)
         count = f"-{min(len(options), 4)}"
         none = options[NONE_KEY] = Option("")
-        none.add(self.part(("-", f"-|{previous}", count), ("-", count), shared))
+        none.add(self.part(*_none_features(previous, count), shared))
         return options
 
     def _from_place(
@@ -143,50 +151,49 @@ class Argument:
                 case = (old, rank, state, fresh)
                 part = known.get(case)
                 if part is None:
-                    new = "f" if fresh else "s"
-                    part = known[case] = self.part(
-                        (place, f"{place}{old}{state}", f"{place}{old}{rank}", f"{place}{new}{previous}{state}"),
-                        (kind, f"{kind}{old}{state}", f"{kind}{old}{rank}{state}", f"{kind}{new}{state}"),
-                        shared,
-                    )
-                option.add(part)
+                    part = known[case] = self.part(*_place_features(place, kind, previous, case), shared)
+                option.parts.append(part)
+                option.base += part.score
 
     def _from_constants(self, options: dict[str, Option], previous: str, shared: Weights) -> None:
-        known = most(_CONSTANTS_USED, self.constants.items(), lambda item: item[1].count)
-        total = sum(constant.count for constant in self.constants.values()) + 1.0
-        for rank, (key, constant) in enumerate(known):
+        counts = {key: constant.count for key, constant in self.constants.items()}
+        total = sum(counts.values()) + 1.0
+        for rank, key in enumerate(most(_CONSTANTS_USED, counts, counts.__getitem__)):
             option = options.get(key)
             if option is None:
                 option = options[key] = Option("c")
             mark = f"c{digest(key)}"
-            share = min(int(8 * constant.count / total), 7)
-            own = (mark, f"{mark}|{previous}", f"c#{rank}")
-            option.add(self.part(own, (f"c#{rank}", f"c%{share}"), shared))
+            common = _constant_features(rank, min(int(8 * counts[key] / total), 7))
+            option.add(self.part((mark, f"{mark}|{previous}", common[0]), common, shared))
 
     def _in_context(self, options: dict[str, Option], memory: Memory, uses: Mapping[str, int], shared: Weights) -> None:
         last = max(uses, key=uses.__getitem__) if uses else None
+        said, answered = memory.said, memory.answered
         known: dict[tuple[str, bool, bool], Part] = {}
         for key, option in options.items():
             used = "UL" if key == last else "U1" if key in uses else "U0"
-            case = (used, key in memory.said, key in memory.answered)
+            case = (used, key in said, key in answered)
             part = known.get(case)
             if part is None:
-                marks = (used, f"S{case[1]:d}{used}", f"A{case[2]:d}{used}")
+                marks = _context_features(*case)
                 part = known[case] = self.part(marks, marks, shared)
-            option.add(part)
+            option.parts.append(part)
+            option.base += part.score
 
     def learn(self, key: str, options: Mapping[str, Option], scores: Mapping[str, float], shared: Weights) -> None:
         """One step towards the value that was really asked for, among options scored by `normalise`."""
         truth = key if key in options else NONE_KEY
-        slopes: dict[int, list[float]] = {}
-        parts: dict[int, Part] = {}
+        slopes: dict[int, tuple[Part, list[float]]] = {}
         for name, option in options.items():
             gradient = scores[name] - (1.0 if name == truth else 0.0)
             for part in option.parts:
-                parts[id(part)] = part
-                slopes.setdefault(id(part), []).append(gradient)
-        for identity, part in parts.items():
-            slope = math.fsum(slopes[identity])
+                entry = slopes.get(id(part))
+                if entry is None:
+                    slopes[id(part)] = part, [gradient]
+                else:
+                    entry[1].append(gradient)
+        for part, gradients in slopes.values():
+            slope = math.fsum(gradients)
             if abs(slope) > _FLAT:
                 self.weights.step(part.own, slope)
                 shared.step(part.shared, slope * 0.5)
@@ -205,22 +212,30 @@ class Argument:
             worst = sorted(self.places, key=lambda place: self.places[place][0])
             for place in worst[: len(self.places) - MAX_PATH_SOURCES]:
                 del self.places[place]
+        self._ranking = None
         self.kinds[kind] = self.kinds.get(kind, 0.0) * _FADE + 1.0
         self._credit_constant(key, session)
 
     def _credit_constant(self, key: str, session: str) -> None:
-        for constant in self.constants.values():
-            constant.count *= _FADE
+        rarest, least = "", math.inf
+        for name, constant in self.constants.items():
+            count = constant.count = constant.count * _FADE
+            if count < least:
+                rarest, least = name, count
         if len(key) > _MAX_CONSTANT_CHARS:
             return
-        constant = self.constants.setdefault(key, Constant())
-        constant.count += 1.0
-        constant.times += 1
-        if constant.last_session != session:
-            constant.sessions += 1
-            constant.last_session = session
-        if len(self.constants) > MAX_CONSTANTS:
-            del self.constants[min(self.constants, key=lambda name: self.constants[name].count)]
+        known = self.constants.get(key)
+        if known is None:
+            if len(self.constants) >= MAX_CONSTANTS:
+                if least > 1.0:  # all others are worth more than what was seen once
+                    return
+                del self.constants[rarest]
+            known = self.constants[key] = Constant()
+        known.count += 1.0
+        known.times += 1
+        if known.last_session != session:
+            known.sessions += 1
+            known.last_session = session
 
     def success(self, place: str) -> tuple[float, float]:
         """Discounted times that a place offered the value, and times that it offered anything."""
@@ -261,7 +276,10 @@ class Argument:
 
 def normalise(options: Mapping[str, Option], bonus: Mapping[str, float] | None = None) -> dict[str, float]:
     """Probabilities of the options from their scores."""
-    scores = {key: option.base + (bonus.get(key, 0.0) if bonus else 0.0) for key, option in options.items()}
+    if bonus:
+        scores = {key: option.base + bonus.get(key, 0.0) for key, option in options.items()}
+    else:
+        scores = {key: option.base for key, option in options.items()}
     top = max(scores.values())
     raised = {key: math.exp(score - top) for key, score in scores.items()}
     total = sum(raised.values())
@@ -275,6 +293,37 @@ def place_class(place: str, name: str) -> str:
     if place[2:] == name:
         return "R"
     return "P" if place.rsplit(":", 1)[-1] == name.rsplit(":", 1)[-1] else "r"
+
+
+# The names of features come again with every value and every call: to spell them out and to hash them anew costs more
+# than to look up their weights.
+
+
+@lru_cache(NAMES_KEPT)
+def _place_features(
+    place: str, kind: str, previous: str, case: tuple[int, int, str, bool]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    old, rank, state, fresh = case
+    new = "f" if fresh else "s"
+    return (
+        (place, f"{place}{old}{state}", f"{place}{old}{rank}", f"{place}{new}{previous}{state}"),
+        (kind, f"{kind}{old}{state}", f"{kind}{old}{rank}{state}", f"{kind}{new}{state}"),
+    )
+
+
+@lru_cache(NAMES_KEPT)
+def _constant_features(rank: int, share: int) -> tuple[str, str]:
+    return f"c#{rank}", f"c%{share}"
+
+
+@lru_cache(NAMES_KEPT)
+def _none_features(previous: str, count: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return ("-", f"-|{previous}", count), ("-", count)
+
+
+@lru_cache(NAMES_KEPT)
+def _context_features(used: str, said: bool, answered: bool) -> tuple[str, ...]:
+    return used, f"S{said:d}{used}", f"A{answered:d}{used}"
 
 
 def digest(key: str) -> str:

@@ -31,6 +31,7 @@ from forerun.predictor.engine.values import key_of
 
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z_ -]{0,39}$")
 _YEAR = re.compile(r"(\d{4})-\d\d-\d\d$")
+_DATE_CHARS = (10, 11)  # a line's end may follow
 _MAX_LIST_FOR_COPY = 24
 _MAX_DEPTH = 12
 
@@ -88,8 +89,7 @@ class Memory:
             seen = self.where[key] = {}
         if len(seen) < MAX_PLACES or place in seen:
             seen[place] = None
-        match = _YEAR.match(key)
-        if match:
+        if len(key) in _DATE_CHARS and (match := _YEAR.match(key)):
             self.year = match.group(1)
 
     def add_user(self, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from forerun.predictor.engine.state import State, number_pairs
 from forerun.predictor.engine.tuning import MAX_ARGUMENT_BYTES_REPEATED, MAX_CALLS_REMEMBERED, MAX_SITUATIONS
@@ -17,9 +18,8 @@ _PRIOR_TRIALS, _PRIOR_RATE = 6.0, 0.05
 _LONGEST_MATCH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A call that the session made."""
+class Made(NamedTuple):
+    """A call that the session made: a tuple, because each prediction compares dozens of them."""
 
     tool: str
     arguments: bytes
@@ -92,7 +92,7 @@ class Trail:
         """Counts how often in a row the session went on as it had before."""
         followers = [proposal for proposal in proposals if proposal.situation.startswith("next")]
         if followers:
-            right = (followers[0].made.tool, followers[0].made.arguments) in asked
+            right = followers[0].made in asked
             self.streak = self.streak + 1 if right else 0
 
 
@@ -114,7 +114,7 @@ class Repeats:
     def learn(self, proposals: tuple[Proposal, ...], asked: frozenset[tuple[str, bytes]]) -> None:
         """Scores the proposals of one step."""
         for proposal in proposals:
-            hit = (proposal.made.tool, proposal.made.arguments) in asked
+            hit = proposal.made in asked
             for name in (proposal.situation, proposal.place):
                 if name not in self.rates and len(self.rates) >= MAX_SITUATIONS:
                     del self.rates[next(iter(self.rates))]

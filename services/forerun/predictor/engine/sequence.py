@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import mul
 
 from forerun.predictor.engine.counts import Counts
 from forerun.predictor.engine.state import State, items, number_pairs, numbers, table
@@ -43,21 +45,18 @@ class Contexts:
 
     def outcomes(self, contexts: Iterable[str]) -> dict[str, None]:
         """Outcomes seen in any of the contexts, and the most frequent ones of all."""
-        seen: dict[str, None] = {NO_CALL: None}
+        seen: list[Iterable[str]] = [(NO_CALL,)]
         root = self.nodes.get("")
         if root is not None:
             common = root.slow
-            if len(common) > _TOP_OF_ALL:
-                for outcome in sorted(common, key=lambda name: -common[name])[:_TOP_OF_ALL]:
-                    seen[outcome] = None
-            else:
-                seen.update(dict.fromkeys(common))
+            often = len(common) > _TOP_OF_ALL
+            seen.append(sorted(common, key=lambda name: -common[name])[:_TOP_OF_ALL] if often else common)
         for context in contexts:
             if context:
                 node = self.nodes.get(context)
                 if node is not None:
-                    seen.update(dict.fromkeys(node.slow))
-        return seen
+                    seen.append(node.slow)
+        return dict.fromkeys(chain.from_iterable(seen))
 
     def estimates(self, chain: Sequence[str], outcomes: Iterable[str]) -> list[dict[str, float]]:
         """Probabilities of the outcomes after each context of a chain."""
@@ -66,7 +65,7 @@ class Contexts:
         for context in chain:
             node = self.nodes.get(context)
             if node is not None:
-                lower = {outcome: node.probability(outcome, lower[outcome]) for outcome in lower}
+                lower = node.probabilities(lower)
             levels.append(lower)
         return levels
 
@@ -88,6 +87,13 @@ class Contexts:
         self.nodes = {context: Counts.from_state(items(node)) for context, node in table(state).items()}
 
 
+def logarithms(views: Iterable[Mapping[str, float]]) -> tuple[tuple[float, ...], ...]:
+    """The logarithms of what each view says. All views speak of the same outcomes, in the order of the first."""
+    first, *others = views
+    rows = [first.values(), *([view[outcome] for outcome in first] for view in others)]
+    return tuple(tuple([math.log(share + 1e-9) for share in row]) for row in rows)
+
+
 class Mixture:
     """Exponents of the views, one set for each situation."""
 
@@ -98,30 +104,31 @@ class Mixture:
         self.sets: dict[str, list[float]] = {}
         self.times: dict[str, float] = {}
 
-    def mix(self, situation: str, views: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The mixed probabilities. All views speak of the same outcomes."""
-        weights = self.sets.get(situation, self._start)
-        scores = {
-            outcome: sum(weight * math.log(view[outcome] + 1e-9) for weight, view in zip(weights, views, strict=True))
-            for outcome in views[0]
-        }
-        top = max(scores.values())
-        raised = {outcome: math.exp(score - top) for outcome, score in scores.items()}
-        total = sum(raised.values())
-        return {outcome: value / total for outcome, value in raised.items()}
+    def mix(self, situation: str, logs: Sequence[Sequence[float]], outcomes: Iterable[str]) -> dict[str, float]:
+        """The mixed probabilities.
 
-    def learn(
-        self, situation: str, views: Sequence[Mapping[str, float]], mixed: Mapping[str, float], truth: str
-    ) -> None:
+        Args:
+            situation: Which exponents.
+            logs: What each view says of the outcomes, by `logarithms`.
+            outcomes: The outcomes, in the views' order.
+        """
+        weights = self.sets.get(situation, self._start)
+        scores = [sum(map(mul, weights, column)) for column in zip(*logs, strict=True)]
+        top = max(scores)
+        raised = [math.exp(score - top) for score in scores]
+        total = sum(raised)
+        return {outcome: value / total for outcome, value in zip(outcomes, raised, strict=True)}
+
+    def learn(self, situation: str, logs: Sequence[Sequence[float]], mixed: Mapping[str, float], truth: str) -> None:
         """One step towards the views that gave the truth more probability than the mixture expected of them."""
         if truth not in mixed:
             return
         weights = self.sets.setdefault(situation, list(self._start))
         times = self.times[situation] = self.times.get(situation, 0.0) + 1.0
         rate = _RATE / math.sqrt(1.0 + times / _SETTLING)
-        for index, view in enumerate(views):
-            expected = sum(share * math.log(view[outcome] + 1e-9) for outcome, share in mixed.items())
-            gain = math.log(view[truth] + 1e-9) - expected
+        shares, true = tuple(mixed.values()), list(mixed).index(truth)
+        for index, view in enumerate(logs):
+            gain = view[true] - sum(map(mul, shares, view))
             weights[index] = min(2.0, max(0.0, weights[index] + rate * max(-2.0, min(2.0, gain))))
 
     def to_state(self) -> dict[str, State]:

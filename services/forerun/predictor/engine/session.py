@@ -43,7 +43,8 @@ class Step:
 
     Attributes:
         contexts: Contexts of the sequence model, all views.
-        views: What each view said.
+        given: What the words said, the last view.
+        logs: What each view said, as logarithms, in the order of `mixed`.
         situation: The set of mixing weights that was used.
         features: Features of the intent model.
         mixed: Probabilities of the outcomes (a tool with its argument names, or no call).
@@ -54,7 +55,8 @@ class Step:
     """
 
     contexts: tuple[str, ...]
-    views: tuple[Mapping[str, float], ...]
+    given: Mapping[str, float]
+    logs: tuple[tuple[float, ...], ...]
     situation: str
     features: tuple[int, ...]
     mixed: Mapping[str, float]

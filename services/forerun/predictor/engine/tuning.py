@@ -64,4 +64,5 @@ MAX_WEIGHTS = 600  # features of one argument
 MAX_WORD_FEATURES = 60_000  # features of the intent model
 MAX_SITUATIONS = 4_096  # situations in which calls come again
 MAX_SITES = 8_192  # call sites with evidence
+NAMES_KEPT = 4_096  # names made of tools, places and contexts that are not made again; they hold no content
 MAX_ARGUMENT_PATHS = 24  # arguments of one call; calls with more are not predicted
