@@ -75,7 +75,9 @@ class PlanRun:
         self._ask = ask
         self._cancel = cancel
         self._monotonic = monotonic
-        self._machine = PlanMachine(partial(_contract, runner.session), options)
+        self._machine = PlanMachine(
+            partial(_contract, runner.session), options, begun=runner.session.machine.calls_of(turn)
+        )
         self._responses: Responses = Stream()
         self._ends: RecordedEnds[tuple[str, TaskEnd]] = RecordedEnds(runner.session.machine.answered(turn))
         self._waiting: dict[str, tuple[int, asyncio.Future[session_pb2.CallResult]]] = {}

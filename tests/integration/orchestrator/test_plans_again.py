@@ -118,6 +118,28 @@ def test_what_a_failure_has_stopped_stays_stopped(stage: Any) -> None:
     stage(play)
 
 
+@pytest.mark.parametrize("restart", [False, True], ids=["same-owner", "another-owner"])
+def test_what_a_failure_has_stopped_after_it_began_is_not_said_to_have_never_run(stage: Any, restart: bool) -> None:
+    """Told one by one, the failure is known before what it had stopped."""
+    tasks = [task("slow", "hang", 1, timeout_seconds=2.0), task("beside", "hang", 2), task("writes", "set", 3)]
+
+    async def play(s: Stage) -> None:
+        session, s.world.seconds = s.ids.uuid7(), 5.0
+        first = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST)
+        assert first[1] == "PLAN_STATUS_FAILED"
+        if restart:
+            await restarted(s)
+        again = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST, pause=0.4)
+        assert (sorted(again[0]), again[1]) == (sorted(first[0]), first[1])
+        assert {id: status for id, status, _ in first[0]} == {
+            "slow": "TASK_STATUS_TIMEOUT",
+            "beside": "TASK_STATUS_CANCELLED",
+            "writes": "TASK_STATUS_OUTCOME_UNKNOWN",
+        }
+
+    stage(play)
+
+
 def test_a_plan_that_failed_while_it_was_written_goes_on_with_another_round(stage: Any) -> None:
     async def play(s: Stage) -> None:
         async with s.client.session("a") as session, session.plan(on_failure=OnFailure.FAIL_FAST) as plan:

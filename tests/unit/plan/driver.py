@@ -60,8 +60,8 @@ def ended(status: TaskStatus) -> TaskEnd:
 class Driver:
     """Drives a machine and notes what it wants."""
 
-    def __init__(self, options: PlanOptions | None = None) -> None:
-        self.machine = PlanMachine(contract_of, options, workspace_root="/workspace")
+    def __init__(self, options: PlanOptions | None = None, *, begun: Iterable[int] = ()) -> None:
+        self.machine = PlanMachine(contract_of, options, workspace_root="/workspace", begun=tuple(begun))
         self.now = 0.0
         self.starts: dict[str, StartTask] = {}
         self.cancels: list[str] = []

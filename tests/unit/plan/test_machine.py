@@ -441,6 +441,43 @@ def test_a_message_that_is_cut_off_commits_nothing() -> None:
         driver.add(task("4"))
 
 
+def test_what_a_failure_had_stopped_is_asked_for_its_end_when_the_plan_is_told_again() -> None:
+    """Told one by one, the failure is known before the tasks that it had stopped; one of them had never begun."""
+    driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST, in_flight=1), begun=[0, 1, 2])
+    driver.add(task("1", q="a"))
+    driver.end("1", ended(TaskStatus.REJECTED))
+    assert not driver.plans, "tasks that had begun are still to come"
+    assert driver.add(task("2", "write", path="f")) == ["2"]
+    assert driver.add(task("3", q="b")) == ["3"]
+    assert driver.cancels == ["2", "3"]
+    driver.end("2", TaskEnd(status=TaskStatus.OUTCOME_UNKNOWN))
+    assert not driver.plans
+    driver.end("3", TaskEnd(status=TaskStatus.CANCELLED))
+    assert driver.statuses() == ["rejected", "outcome_unknown", "cancelled"]
+    assert driver.add(task("4", q="c"), complete=True) == []
+    assert driver.settled["4"].status is TaskStatus.SKIPPED
+
+
+def test_a_plan_that_is_told_again_and_ends_earlier_waits_for_nothing() -> None:
+    driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST), begun=[0, 1])
+    driver.add(task("1", q="a"))
+    driver.end("1", ended(TaskStatus.REJECTED))
+    driver.complete()
+    assert driver.statuses() == ["rejected"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_late_when_another_one_failed_is_what_was_recorded(again: bool) -> None:
+    driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST))
+    driver.add(task("1", q="a"), task("2", q="b"), task("3", q="c"), complete=True)
+    if not again:
+        driver.tick(driver.machine.next_time() or 0.0)  # all of them are late
+    driver.end("1", ended(TaskStatus.TIMEOUT))
+    driver.end("2", ended(TaskStatus.TIMEOUT))
+    driver.end("3", ok("at that moment"))
+    assert driver.statuses() == ["timeout", "timeout", "cancelled"]
+
+
 def test_a_plan_that_is_cut_off_keeps_what_has_ended_and_starts_nothing_more() -> None:
     driver = Driver()
     driver.add(task("1", q="a"), task("2", "calc", x="$1"))

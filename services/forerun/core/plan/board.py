@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from forerun.core import limits
@@ -55,6 +55,7 @@ class Board:
         options: PlanOptions,
         workspace_root: str | None,
         links: Mapping[str, str] | None,
+        begun: Collection[int],
     ) -> None:
         self.now = 0.0
         self.effects: list[PlanEffect] = []
@@ -69,6 +70,7 @@ class Board:
         self._options = options
         self._workspace_root = workspace_root
         self._links = links
+        self._begun = frozenset(begun)
         self._by_id: dict[str, int] = {}
         self._depths: dict[str, int] = {}
         self._references = 0
@@ -112,6 +114,8 @@ class Board:
             one.dependents.append(node.index)
         if stored is not None:
             self._end(node, stored)
+        elif self.stopped is not None and node.index in self._begun and known is None:
+            self._stop_again(node, self.stopped[1])
         elif self.stopped is not None:
             self.settle(node, node.ended(TaskStatus.SKIPPED, self.now, cause=self.stopped[1]))
         elif (cause := _skipped(needed)) is not None:
@@ -206,6 +210,16 @@ class Board:
             status, cause = TaskStatus.OUTCOME_UNKNOWN, causes.unknown(cause)
         self.settle(node, node.ended(status, self.now, cause=cause, unsettled=unsettled))
 
+    def _stop_again(self, node: Node, cause: Cause) -> None:
+        """The failure that has stopped this task when the plan was told for the first time is known before it now.
+
+        It had begun: it is asked for its end and not said to have never run.
+        """
+        self.gate.enter(node.tool)
+        self._start(node)
+        if node.stage is Stage.RUNNING:
+            self.halt(node, TaskStatus.CANCELLED, cause)
+
     def _wait_until(self, node: Node, due: float) -> None:
         node.due = due
         heapq.heappush(self._due, (due, node.index))
@@ -290,6 +304,13 @@ class Board:
 
     # ------------------------------------------------------------ the whole plan
 
+    @property
+    def arrived_whole(self) -> bool:
+        """Nothing more of the round is to come that has an end of its own."""
+        if self.complete or self.stopped is None:
+            return self.complete
+        return self.stopped[0] is not PlanStatus.FAILED or all(index < len(self.nodes) for index in self._begun)
+
     def stop(self, status: PlanStatus, cause: Cause, unstarted: TaskStatus) -> None:
         """Nothing starts any more, and what runs is told to stop. The first reason counts."""
         if self.stopped is not None:
@@ -302,6 +323,8 @@ class Board:
                 self.settle(node, node.ended(unstarted, self.now, cause=cause))
             elif node.stage is Stage.RUNNING:
                 self.halt(node, TaskStatus.CANCELLED, cause)
+            elif node.stage is Stage.STOPPING and status is PlanStatus.FAILED:
+                node.stopping = TaskStatus.CANCELLED, cause  # also one that is late: its end may still say so
 
     def arrived(self) -> None:
         """The round is complete: what it held back may start and be told."""

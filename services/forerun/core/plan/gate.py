@@ -53,6 +53,11 @@ class Gate:
             return index
         return None
 
+    def enter(self, tool: str) -> None:
+        """A task is in flight that was started before, by the same plan when it was told for the first time."""
+        self._running[tool] += 1
+        self.in_flight += 1
+
     def ended(self, tool: str) -> None:
         """A task that was in flight has ended."""
         self._running[tool] -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from forerun.core.contracts import Contract
 from forerun.core.plan import causes
@@ -26,6 +26,7 @@ class PlanMachine:
         *,
         workspace_root: str | None = None,
         links: Mapping[str, str] | None = None,
+        begun: Collection[int] = (),
     ) -> None:
         """Begins with no tasks.
 
@@ -34,9 +35,10 @@ class PlanMachine:
             options: What the owner chooses.
             workspace_root: See `resources.footprint`.
             links: See `resources.footprint`.
+            begun: Places of tasks that were started before: the plan is told again.
         """
         self._options = options or PlanOptions()
-        self._board = Board(contract_of, self._options, workspace_root, links)
+        self._board = Board(contract_of, self._options, workspace_root, links, begun)
         self._round = 0
         self._finished = False
         self._progress: Progress | None = None
@@ -144,7 +146,7 @@ class PlanMachine:
             raise ValueError("an execution cannot end as skipped")
         self._board.now = now
         node = self._board.node(task)
-        if node is not None and (node.stage is Stage.RUNNING or _ended_by_itself(node, end)):
+        if node is not None and (node.stage is Stage.RUNNING or self._ended_by_itself(node, end)):
             cause = None if end.status in OUTCOMES else end.cause or causes.ended(task, end.status)
             self._board.settle(node, node.ended(end.status, now, cause=cause, end=end))
         elif node is not None and node.stage is Stage.STOPPING:
@@ -182,6 +184,19 @@ class PlanMachine:
         """When `tick` has something to do, or None."""
         return self._board.next_due()
 
+    def _ended_by_itself(self, node: Node, end: TaskEnd) -> bool:
+        """A task was late, or another one's failure stops it, and its execution has ended otherwise at that moment.
+
+        That is what is recorded of it, and what it is when the plan is told again. What has failed delivers no result.
+        """
+        if node.stage is not Stage.STOPPING or node.stopping is None:
+            return False
+        stopped = self._board.stopped
+        if stopped is not None and stopped[0] is PlanStatus.FAILED:
+            return end.status.fails
+        late = node.stopping[0] is TaskStatus.TIMEOUT
+        return late and end.status not in {TaskStatus.TIMEOUT, TaskStatus.CANCELLED}
+
     # ------------------------------------------------------------ the whole plan
 
     def _stop(self, status: PlanStatus, cause: Cause, unstarted: TaskStatus, now: float) -> list[PlanEffect]:
@@ -200,7 +215,7 @@ class PlanMachine:
     def _drain(self) -> list[PlanEffect]:
         board = self._board
         board.advance()
-        ended = board.open == 0 and (board.complete or board.stopped is not None) and not self._finished
+        ended = board.open == 0 and board.arrived_whole and not self._finished
         if ended:
             board.tell_withheld()
         settled = len(board.nodes) - board.open
@@ -214,12 +229,3 @@ class PlanMachine:
             board.effects.append(PlanFinished(status, self.results, cause, self._round))
         effects, board.effects = board.effects, []
         return effects
-
-
-def _ended_by_itself(node: Node, end: TaskEnd) -> bool:
-    """A task was late, and its execution, which has the same deadline, has ended otherwise at that moment.
-
-    That is what is recorded of it, and what it is when the plan is told again.
-    """
-    late = node.stopping is not None and node.stopping[0] is TaskStatus.TIMEOUT
-    return node.stage is Stage.STOPPING and late and end.status not in {TaskStatus.TIMEOUT, TaskStatus.CANCELLED}

@@ -49,6 +49,10 @@ class Calls:
         """The answered calls of a message, in the order of their answers."""
         return self._keys.answered_of(turn)
 
+    def of(self, turn: int) -> tuple[int, ...]:
+        """The calls of a message that were asked for, answered or not."""
+        return (*self.answered(turn), *(index for number, index in self._open if number == turn))
+
     # ------------------------------------------------------------ intake
 
     def ask(self, turn: int, asked: tuple[AskedCall, ...], timeout_seconds: float | None) -> None:

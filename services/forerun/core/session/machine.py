@@ -87,6 +87,10 @@ class SessionMachine:
         """The answered calls of a message by index, in the order of their answers, also those of earlier owners."""
         return self._calls.answered(turn)
 
+    def calls_of(self, turn: int) -> tuple[int, ...]:
+        """The calls of a message that were asked for, by index, also those of earlier owners."""
+        return self._calls.of(turn)
+
     @property
     def credits_earned(self) -> float:
         """Waste credits that this session's calls have earned so far."""
