@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from google.protobuf.message import Message
+
 from forerun.runtime.bus_memory import MemoryBroker
 from forerun.runtime.topology import EVENTS, LEDGER
 from forerun.v1 import common_pb2, event_pb2, ledger_pb2, session_pb2
@@ -211,8 +213,10 @@ class Evidence:
         log = [
             f"{one.number} {one.tool} {one.key} {one.started_at!r} {one.ended_at!r} {one.end}" for one in self.world.log
         ]
-        written = [hashlib.sha256(data).hexdigest() for name in (EVENTS, LEDGER) for data in stored(self.broker, name)]
-        return log + written
+        # The bytes of a message have its maps in an order that differs between processes.
+        written: list[Message] = [event_pb2.SessionEvent.FromString(data) for data in stored(self.broker, EVENTS)]
+        written += [ledger_pb2.LedgerLine.FromString(data) for data in stored(self.broker, LEDGER)]
+        return log + [hashlib.sha256(one.SerializeToString(deterministic=True)).hexdigest() for one in written]
 
 
 class Intents:

@@ -64,10 +64,13 @@ def unprovable(contract: Contract) -> str:
 
 
 def shared_marks(generations: Mapping[str, int]) -> dict[str, int]:
-    """The generations of a ledger line that live in the key-value store, by their mark there."""
+    """The generations of a ledger line that live in the key-value store, by their mark there, sorted.
+
+    A message keeps no order of them, and what is looked at first decides the reason that is given.
+    """
     return {
         mark.removeprefix(SHARED_PREFIX): generation
-        for mark, generation in generations.items()
+        for mark, generation in sorted(generations.items())
         if mark.startswith(SHARED_PREFIX)
     }
 

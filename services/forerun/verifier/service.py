@@ -103,7 +103,7 @@ def verdict_on(request: pb.CertifyRequest) -> Verdict:
             status=status,
             tool_error=request.observation.tool_error,
             size_bytes=request.observation.size_bytes,
-            recorded=Recorded(dict(request.recorded.marks)),
+            recorded=Recorded(dict(sorted(request.recorded.marks.items()))),  # a message keeps no order of them
             current=dict(request.current.marks),
             age_seconds=request.age_seconds,
             tainted_paths=tuple(request.tainted_paths),

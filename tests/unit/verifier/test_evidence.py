@@ -93,3 +93,7 @@ def test_a_tool_with_an_age_limit_cannot_prove_a_difference() -> None:
 
 def test_shared_marks_are_found_by_their_prefix() -> None:
     assert shared_marks({"shared/self:orders/7": 4, "self:files": 2}) == {"self:orders/7": 4}
+
+
+def test_shared_marks_have_one_order_whatever_the_message_gives() -> None:
+    assert list(shared_marks({"shared/b": 1, "shared/c": 1, "shared/a": 1})) == ["a", "b", "c"]
