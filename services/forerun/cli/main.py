@@ -55,6 +55,7 @@ COMMANDS: Final = (
     Command("check", "forerun.cli.check", "open one session and end it"),
     Command("broker", "forerun.cli.broker", "the broker of an installation on Kubernetes"),
     Command("credentials", "forerun.cli.credentials.command", "make the Secrets of an installation, in a pod"),
+    Command("runner-key", "forerun.cli.credentials.runner_key", "make the key of a runner, before it starts"),
     Command("plan", "forerun.cli.plan.command", "look at plans, and run them"),
     Command("models", "forerun.cli.models.command", "the models that are served"),
     Command("off", "forerun.cli.switch", "switch speculation off"),
@@ -67,6 +68,7 @@ SERVICES: Final = (
     Command("verifier", "forerun.verifier.__main__", "certifies speculations, audits committed ones"),
     Command("snapshots", "forerun.snapshots.__main__", "keeps versioned state"),
     Command("sandbox", "forerun.sandbox.__main__", "runs tools"),
+    Command("runner", "forerun.sandbox.runners.__main__", "runs the commands of one session"),
     Command("gateway", "forerun.gateway.__main__", "serves models to clients of OpenAI"),
     Command("operator", "forerun.operator.__main__", "on Kubernetes: publishes policies, sizes pools"),
 )

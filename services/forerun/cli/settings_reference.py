@@ -9,6 +9,7 @@ from forerun.operator.settings import OperatorSettings
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.predictor.settings import PredictorSettings
 from forerun.runtime.settings import settings_reference
+from forerun.sandbox.runners.settings import RunnerSettings
 from forerun.sandbox.settings import SandboxSettings
 from forerun.snapshots.settings import SnapshotsSettings
 from forerun.verifier.settings import VerifierSettings
@@ -19,6 +20,7 @@ ALL = (
     VerifierSettings,
     SnapshotsSettings,
     SandboxSettings,
+    RunnerSettings,
     OperatorSettings,
     GatewaySettings,
 )

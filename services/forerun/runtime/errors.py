@@ -74,6 +74,8 @@ class ErrorReason(StrEnum):
     """A call that may not be repeated may have taken effect, and no one can know."""
     NO_FREE_SLOT = "NO_FREE_SLOT"
     """The worker has no free slot of the asked class."""
+    NO_FREE_RUNNER = "NO_FREE_RUNNER"
+    """Every runner is in use by another session; nothing was executed. The message names the setting."""
     PREEMPTED = "PREEMPTED"
     """A speculation had to make room for authoritative work."""
     QUEUE_FULL = "QUEUE_FULL"

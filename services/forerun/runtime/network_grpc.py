@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import grpc
 import grpc.aio
@@ -17,7 +17,6 @@ from forerun.runtime.network import NetworkOptions, Register, ServerHandle
 from forerun.runtime.network_health import HealthServicer
 from forerun.runtime.network_inbound import GuardedServer, Inbound
 from forerun.runtime.network_outbound import OutboundChannel
-from forerun.runtime.tls import Tls
 
 _Options = list[tuple[str, int | str]]
 
@@ -28,6 +27,22 @@ _CUT_SECONDS: Final = 0.5
 _REFUSING_SECONDS: Final = 0.3
 
 _HEALTH_SERVICE: Final[str] = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+
+class Encryption(Protocol):
+    """Certificates of a process; see `Tls`."""
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Those of a server."""
+        ...
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Those of a channel that is made now."""
+        ...
+
+    def channel_options(self) -> list[tuple[str, int | str]]:
+        """Arguments of a channel."""
+        ...
 
 
 class GrpcNetwork:
@@ -51,7 +66,7 @@ class GrpcNetwork:
         *,
         token: CallToken | None = None,
         options: NetworkOptions | None = None,
-        tls: Tls | None = None,
+        tls: Encryption | None = None,
         health_address: str | None = None,
     ) -> None:
         self._inbound = inbound

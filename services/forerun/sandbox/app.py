@@ -29,11 +29,13 @@ from forerun.sandbox.connectors.port import Ended
 from forerun.sandbox.connectors.python import PythonConnector
 from forerun.sandbox.connectors.secrets import Secrets
 from forerun.sandbox.connectors.stdio import StdioSandbox
-from forerun.sandbox.isolation.levels import Ladder
+from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.machine import machine_ladder
 from forerun.sandbox.registry import Registry
+from forerun.sandbox.runners.level import PodLevel, strengths
+from forerun.sandbox.runners.pool import TRIAL_SECONDS, Runners, resolving
 from forerun.sandbox.service import SandboxServicer
-from forerun.sandbox.settings import SandboxSettings
+from forerun.sandbox.settings import SandboxSettings, names
 from forerun.sandbox.source import DefinitionSource
 from forerun.sandbox.tools import CommandEndpoint, HttpEndpoint, McpEndpoint, PythonEndpoint
 from forerun.sandbox.worker.engine import Engine
@@ -89,6 +91,8 @@ class _Room:
         self._allowance: Allowance | None = None
         self._slots: Slots | None = None
         self._registry: Registry | None = None
+        self._runners: Runners | None = None
+        self._level = ""
 
     def register(self, server: Any) -> None:
         """Adds the servicer to a server."""
@@ -118,6 +122,7 @@ class _Room:
             chassis.clock,
         )  # fmt: skip
         chassis.metrics.set(m.ISOLATION, 1.0, level=ladder.in_use.value)
+        self._level = ladder.in_use.value
         slots = Slots(
             authoritative=settings.authoritative_slots, speculative=settings.speculative_slots,
             queue=settings.authoritative_queue, changed=self._load_changed,
@@ -128,7 +133,8 @@ class _Room:
         ):
             chassis.metrics.set(m.SLOTS, total, priority=name, state="total")
         secrets = Secrets(settings.secrets_directory)
-        mcp = McpConnector(secrets, open_client=self._open_mcp, sandbox=StdioSandbox(ladder, str(scratch_dir)))
+        here = ladder.without(LevelName.POD)
+        mcp = McpConnector(secrets, open_client=self._open_mcp, sandbox=StdioSandbox(here, str(scratch_dir)))
         engine = Engine(
             {
                 HttpEndpoint: HttpConnector(
@@ -141,7 +147,8 @@ class _Room:
                 PythonEndpoint: PythonConnector(threads=settings.authoritative_slots + settings.speculative_slots),
                 CommandEndpoint: CommandConnector(
                     ladder, workspaces, str(scratch_dir), max_bytes=settings.max_observation_bytes,
-                    make_runner=self._make_runner,
+                    make_runner=self._make_runner, pods=self._runners, reach_out=settings.runners_reach_out,
+                    trusted=names(settings.trusted_servers),
                 ),
             },
             workspaces, slots, chassis.clock,
@@ -169,9 +176,25 @@ class _Room:
 
     async def _ladder(self) -> Ladder:
         settings = self._settings
-        ladder = (self._given_ladder or await machine_ladder(settings.runsc)).chosen(settings.isolation)
+        ladder = (self._given_ladder or await self._tried()).chosen(settings.isolation)
         ladder.choose(settings.min_isolation)
         return ladder
+
+    async def _tried(self) -> Ladder:
+        settings, tls = self._settings, self._settings.runners_tls()
+        if not settings.runners or tls is None:
+            return await machine_ladder(settings.runsc)
+        self._runners = Runners(
+            resolving(names(settings.runners)), tls, clock=self._chassis.clock, ids=self._chassis.ids,
+            tasks=self._tasks, wait_seconds=settings.runners_wait_seconds, idle_seconds=settings.runners_idle_seconds,
+            kept=settings.runners_kept,
+        )  # fmt: skip
+        self._runners.start()
+        own_kernel = settings.runners_own_kernel
+        return await machine_ladder(
+            settings.runsc, PodLevel(self._runners, own_kernel=own_kernel), strength=strengths(own_kernel=own_kernel),
+            trial_seconds=TRIAL_SECONDS + _LOOK_SECONDS * 10,
+        )  # fmt: skip
 
     async def refuse(self, _grace_seconds: float) -> None:
         """Takes no new work and stops what runs ahead of time."""
@@ -244,7 +267,7 @@ class _Room:
             speculative_free=slots.speculative_free, authoritative_waiting=slots.waiting,
             tools_generation=registry.generation, pool=self._settings.pool,
             authoritative_running=slots.taken(speculative=False), speculative_running=slots.taken(speculative=True),
-            speculative_refused=slots.refused, oldest_wait_seconds=slots.oldest_wait_seconds,
+            speculative_refused=slots.refused, oldest_wait_seconds=slots.oldest_wait_seconds, isolation=self._level,
         ).SerializeToString()  # fmt: skip
 
 

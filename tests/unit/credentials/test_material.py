@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from forerun.cli.credentials.certificates import RENEW_DAYS
 from forerun.cli.credentials.material import (
@@ -15,6 +17,8 @@ from forerun.cli.credentials.material import (
     BROKER,
     CLIENT,
     INTERNAL,
+    RUNNER_CLIENT,
+    RUNNERS,
     SECRETS,
     TLS,
     TOKENS,
@@ -23,6 +27,7 @@ from forerun.cli.credentials.material import (
     Serving,
     missing,
 )
+from forerun.cli.main import main
 from forerun.runtime.auth import token_digest
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
@@ -46,7 +51,7 @@ def entries(content: Content) -> list[dict[str, str]]:
 
 def test_a_new_installation_gets_everything_once() -> None:
     made = missing({}, HOLDER, IDS, PLAIN)
-    assert set(made) == {BROKER, INTERNAL, CLIENT, TOKENS}
+    assert set(made) == {BROKER, INTERNAL, CLIENT, TOKENS, RUNNERS, RUNNER_CLIENT}
     assert set(made[BROKER]) == {user.name for user in TOPOLOGY.users}
     assert len({*made[BROKER].values(), made[INTERNAL]["token"], made[CLIENT]["token"]}) == len(TOPOLOGY.users) + 2
     (entry,) = entries(made[TOKENS])
@@ -96,7 +101,7 @@ def test_a_certificate_is_made_anew_in_time_and_by_the_same_authority() -> None:
     assert missing(before, HOLDER, IDS, early) == {}
     late = replace(ENCRYPTED, now=NOW + timedelta(days=365 - RENEW_DAYS))
     renewed = missing(before, HOLDER, IDS, late)
-    assert set(renewed) == {TLS}
+    assert set(renewed) == {TLS, RUNNER_CLIENT}
     authority = x509.load_pem_x509_certificate(before[AUTHORITY]["ca.crt"])
     x509.load_pem_x509_certificate(renewed[TLS]["tls.crt"]).verify_directly_issued_by(authority)
 
@@ -112,3 +117,40 @@ def test_encryption_can_be_added_later() -> None:
     added = missing(before, HOLDER, IDS, ENCRYPTED)
     assert set(added) == {CLIENT, AUTHORITY, TLS}
     assert set(added[CLIENT]) == {"ca.crt"}, "the token stays"
+
+
+def test_workers_and_runners_know_each_other_by_an_authority_that_nothing_else_trusts() -> None:
+    made = missing({}, HOLDER, IDS, ENCRYPTED)
+    assert set(made[RUNNERS]) == {"ca.crt", "ca.key"}
+    assert made[RUNNERS]["ca.crt"] == made[RUNNER_CLIENT]["ca.crt"] != made[AUTHORITY]["ca.crt"]
+    assert "ca.key" not in made[RUNNER_CLIENT]
+    worker = x509.load_pem_x509_certificate(made[RUNNER_CLIENT]["tls.crt"])
+    worker.verify_directly_issued_by(x509.load_pem_x509_certificate(made[RUNNERS]["ca.crt"]))
+    usage = worker.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH], "a worker is no runner"
+    late = replace(ENCRYPTED, now=NOW + timedelta(days=365 - RENEW_DAYS))
+    assert set(missing(made, HOLDER, IDS, late)) == {TLS, RUNNER_CLIENT}
+
+
+def test_a_runner_s_key_is_good_for_its_address_and_for_serving_alone(tmp_path: Path) -> None:
+    made = missing({}, HOLDER, IDS, ENCRYPTED)
+    authority, key, left = (tmp_path / name for name in ("authority", "key", "left"))
+    for folder in (authority, key, left / "deep"):
+        folder.mkdir(parents=True)
+    for name, content in made[RUNNERS].items():
+        (authority / name).write_bytes(content)
+    for old in (key / "tls.key", left / "deep" / "file"):
+        old.touch()
+    command = ["runner-key", f"--authority={authority}", f"--directory={key}", "--address=10.1.2.3", f"--empty={left}"]
+    assert main(command) == 0
+    assert list(left.iterdir()) == []
+    assert {path.name: path.stat().st_mode & 0o777 for path in key.iterdir()} == dict.fromkeys(
+        ("tls.crt", "tls.key", "ca.crt"), 0o600
+    )
+    runner = x509.load_pem_x509_certificate((key / "tls.crt").read_bytes())
+    names = runner.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.1.2.3"]
+    usage = runner.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    (authority / "ca.key").unlink()
+    assert main(command) == 3

@@ -1,12 +1,15 @@
 """Which level a command gets."""
 
+from dataclasses import replace
+
 import pytest
 
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.sandbox.isolation.launch import Child, Launch
 from forerun.sandbox.isolation.levels import Choice, Isolation, Ladder, Level, LevelName
+from forerun.sandbox.runners.level import strengths
 
-ALL = tuple(LevelName)
+ALL = (LevelName.GVISOR, LevelName.BUBBLEWRAP, LevelName.PROCESS)
 
 
 class Named:
@@ -53,3 +56,24 @@ def test_what_is_not_there_is_refused_with_the_setting_and_the_reason() -> None:
             refused()
         assert error.value.reason is ErrorReason.ISOLATION_UNAVAILABLE
         assert error.value.metadata == {setting: "gvisor", "available": "bubblewrap"}
+
+
+def test_pods_are_stronger_than_bubblewrap_and_meet_gvisor_only_with_kernels_of_their_own() -> None:
+    everything = (LevelName.POD, LevelName.BUBBLEWRAP, LevelName.PROCESS)
+    shared = ladder(*everything)
+    assert shared.chosen(Choice.AUTO).in_use is LevelName.POD
+    assert shared.choose(LevelName.BUBBLEWRAP).name is LevelName.POD
+    with pytest.raises(FailedPrecondition, match=r"min_isolation is gvisor.*strongest level is pod"):
+        shared.choose(LevelName.GVISOR)
+    own = replace(shared, strength=strengths(own_kernel=True))
+    assert own.choose(LevelName.GVISOR).name is LevelName.POD
+    both = replace(ladder(LevelName.GVISOR, *everything), strength=strengths(own_kernel=True))
+    assert both.in_use is LevelName.GVISOR
+    assert both.chosen(Choice.POD).choose(LevelName.GVISOR).name is LevelName.POD
+
+
+def test_a_ladder_without_a_level_falls_back() -> None:
+    chosen = ladder(LevelName.POD, LevelName.PROCESS).chosen(Choice.POD).without(LevelName.POD)
+    assert chosen.choose().name is LevelName.PROCESS
+    with pytest.raises(FailedPrecondition):
+        chosen.choose(LevelName.POD)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from forerun.v1 import common_pb2 as forerun_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66orerun/v1/event.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\"\xeb\x04\n\x0cSessionEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\t\x12\x0e\n\x06number\x18\x05 \x01(\x04\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x12\n\nat_seconds\x18\x07 \x01(\x01\x12+\n\x06opened\x18\x08 \x01(\x0b\x32\x19.forerun.v1.SessionOpenedH\x00\x12)\n\tuser_turn\x18\t \x01(\x0b\x32\x14.forerun.v1.UserTurnH\x00\x12\x31\n\rmodel_started\x18\n \x01(\x0b\x32\x18.forerun.v1.ModelStartedH\x00\x12\x39\n\x11\x61ssistant_message\x18\x0b \x01(\x0b\x32\x1c.forerun.v1.AssistantMessageH\x00\x12-\n\x0b\x63\x61lls_asked\x18\x0c \x01(\x0b\x32\x16.forerun.v1.CallsAskedH\x00\x12(\n\x06intent\x18\r \x01(\x0b\x32\x16.forerun.v1.CallIntentH\x00\x12\x31\n\rcall_finished\x18\x0e \x01(\x0b\x32\x18.forerun.v1.CallFinishedH\x00\x12\x33\n\x0e\x63\x61ll_cancelled\x18\x0f \x01(\x0b\x32\x19.forerun.v1.CallCancelledH\x00\x12/\n\x0ctask_outcome\x18\x10 \x01(\x0b\x32\x17.forerun.v1.TaskOutcomeH\x00\x12+\n\x06\x63losed\x18\x11 \x01(\x0b\x32\x19.forerun.v1.SessionClosedH\x00\x42\x07\n\x05\x65vent\"\x9c\x01\n\rSessionOpened\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x18\n\x10\x63redential_scope\x18\x02 \x01(\t\x12\r\n\x05tools\x18\x03 \x03(\t\x12\x1e\n\x04mode\x18\x04 \x01(\x0e\x32\x10.forerun.v1.Mode\x12\x10\n\x08held_out\x18\x05 \x01(\x08\x12\x0e\n\x06policy\x18\x06 \x01(\t\x12\r\n\x05label\x18\x07 \x01(\t\"\x18\n\x08UserTurn\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x1c\n\x0cModelStarted\x12\x0c\n\x04turn\x18\x01 \x01(\r\".\n\x10\x41ssistantMessage\x12\x0c\n\x04turn\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"@\n\nCallsAsked\x12\x0c\n\x04turn\x18\x01 \x01(\r\x12$\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x15.forerun.v1.AskedCall\"X\n\tAskedCall\x12\r\n\x05index\x18\x01 \x01(\r\x12\"\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Action\x12\x18\n\x10provider_call_id\x18\x03 \x01(\t\"A\n\nCallIntent\x12!\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x13.forerun.v1.CallKey\x12\x10\n\x08identity\x18\x02 \x01(\t\"\x86\x02\n\x0c\x43\x61llFinished\x12!\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x13.forerun.v1.CallKey\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.forerun.v1.CallStatus\x12,\n\x0bobservation\x18\x03 \x01(\x0b\x32\x17.forerun.v1.Observation\x12$\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x13.forerun.v1.Failure\x12\"\n\x06served\x18\x05 \x01(\x0e\x32\x12.forerun.v1.Served\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x0c\n\x04tool\x18\x07 \x01(\t\x12\x14\n\x0cmay_continue\x18\x08 \x01(\x08\"2\n\rCallCancelled\x12!\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x13.forerun.v1.CallKey\",\n\x0bTaskOutcome\x12\x0e\n\x06reward\x18\x01 \x01(\x01\x12\r\n\x05label\x18\x02 \x01(\t\"\x1f\n\rSessionClosed\x12\x0e\n\x06reason\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66orerun/v1/event.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\"\xeb\x04\n\x0cSessionEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\t\x12\x0e\n\x06number\x18\x05 \x01(\x04\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x12\n\nat_seconds\x18\x07 \x01(\x01\x12+\n\x06opened\x18\x08 \x01(\x0b\x32\x19.forerun.v1.SessionOpenedH\x00\x12)\n\tuser_turn\x18\t \x01(\x0b\x32\x14.forerun.v1.UserTurnH\x00\x12\x31\n\rmodel_started\x18\n \x01(\x0b\x32\x18.forerun.v1.ModelStartedH\x00\x12\x39\n\x11\x61ssistant_message\x18\x0b \x01(\x0b\x32\x1c.forerun.v1.AssistantMessageH\x00\x12-\n\x0b\x63\x61lls_asked\x18\x0c \x01(\x0b\x32\x16.forerun.v1.CallsAskedH\x00\x12(\n\x06intent\x18\r \x01(\x0b\x32\x16.forerun.v1.CallIntentH\x00\x12\x31\n\rcall_finished\x18\x0e \x01(\x0b\x32\x18.forerun.v1.CallFinishedH\x00\x12\x33\n\x0e\x63\x61ll_cancelled\x18\x0f \x01(\x0b\x32\x19.forerun.v1.CallCancelledH\x00\x12/\n\x0ctask_outcome\x18\x10 \x01(\x0b\x32\x17.forerun.v1.TaskOutcomeH\x00\x12+\n\x06\x63losed\x18\x11 \x01(\x0b\x32\x19.forerun.v1.SessionClosedH\x00\x42\x07\n\x05\x65vent\"\xc5\x01\n\rSessionOpened\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x18\n\x10\x63redential_scope\x18\x02 \x01(\t\x12\r\n\x05tools\x18\x03 \x03(\t\x12\x1e\n\x04mode\x18\x04 \x01(\x0e\x32\x10.forerun.v1.Mode\x12\x10\n\x08held_out\x18\x05 \x01(\x08\x12\x0e\n\x06policy\x18\x06 \x01(\t\x12\r\n\x05label\x18\x07 \x01(\t\x12\'\n\x07schemas\x18\x08 \x03(\x0b\x32\x16.forerun.v1.ToolSchema\"0\n\nToolSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cinput_schema\x18\x02 \x01(\t\"\x18\n\x08UserTurn\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x1c\n\x0cModelStarted\x12\x0c\n\x04turn\x18\x01 \x01(\r\".\n\x10\x41ssistantMessage\x12\x0c\n\x04turn\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"@\n\nCallsAsked\x12\x0c\n\x04turn\x18\x01 \x01(\r\x12$\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x15.forerun.v1.AskedCall\"X\n\tAskedCall\x12\r\n\x05index\x18\x01 \x01(\r\x12\"\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x12.forerun.v1.Action\x12\x18\n\x10provider_call_id\x18\x03 \x01(\t\"A\n\nCallIntent\x12!\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x13.forerun.v1.CallKey\x12\x10\n\x08identity\x18\x02 \x01(\t\"\x86\x02\n\x0c\x43\x61llFinished\x12!\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x13.forerun.v1.CallKey\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.forerun.v1.CallStatus\x12,\n\x0bobservation\x18\x03 \x01(\x0b\x32\x17.forerun.v1.Observation\x12$\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x13.forerun.v1.Failure\x12\"\n\x06served\x18\x05 \x01(\x0e\x32\x12.forerun.v1.Served\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x0c\n\x04tool\x18\x07 \x01(\t\x12\x14\n\x0cmay_continue\x18\x08 \x01(\x08\"2\n\rCallCancelled\x12!\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x13.forerun.v1.CallKey\",\n\x0bTaskOutcome\x12\x0e\n\x06reward\x18\x01 \x01(\x01\x12\r\n\x05label\x18\x02 \x01(\t\"\x1f\n\rSessionClosed\x12\x0e\n\x06reason\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,25 +35,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONEVENT']._serialized_start=64
   _globals['_SESSIONEVENT']._serialized_end=683
   _globals['_SESSIONOPENED']._serialized_start=686
-  _globals['_SESSIONOPENED']._serialized_end=842
-  _globals['_USERTURN']._serialized_start=844
-  _globals['_USERTURN']._serialized_end=868
-  _globals['_MODELSTARTED']._serialized_start=870
-  _globals['_MODELSTARTED']._serialized_end=898
-  _globals['_ASSISTANTMESSAGE']._serialized_start=900
-  _globals['_ASSISTANTMESSAGE']._serialized_end=946
-  _globals['_CALLSASKED']._serialized_start=948
-  _globals['_CALLSASKED']._serialized_end=1012
-  _globals['_ASKEDCALL']._serialized_start=1014
-  _globals['_ASKEDCALL']._serialized_end=1102
-  _globals['_CALLINTENT']._serialized_start=1104
-  _globals['_CALLINTENT']._serialized_end=1169
-  _globals['_CALLFINISHED']._serialized_start=1172
-  _globals['_CALLFINISHED']._serialized_end=1434
-  _globals['_CALLCANCELLED']._serialized_start=1436
-  _globals['_CALLCANCELLED']._serialized_end=1486
-  _globals['_TASKOUTCOME']._serialized_start=1488
-  _globals['_TASKOUTCOME']._serialized_end=1532
-  _globals['_SESSIONCLOSED']._serialized_start=1534
-  _globals['_SESSIONCLOSED']._serialized_end=1565
+  _globals['_SESSIONOPENED']._serialized_end=883
+  _globals['_TOOLSCHEMA']._serialized_start=885
+  _globals['_TOOLSCHEMA']._serialized_end=933
+  _globals['_USERTURN']._serialized_start=935
+  _globals['_USERTURN']._serialized_end=959
+  _globals['_MODELSTARTED']._serialized_start=961
+  _globals['_MODELSTARTED']._serialized_end=989
+  _globals['_ASSISTANTMESSAGE']._serialized_start=991
+  _globals['_ASSISTANTMESSAGE']._serialized_end=1037
+  _globals['_CALLSASKED']._serialized_start=1039
+  _globals['_CALLSASKED']._serialized_end=1103
+  _globals['_ASKEDCALL']._serialized_start=1105
+  _globals['_ASKEDCALL']._serialized_end=1193
+  _globals['_CALLINTENT']._serialized_start=1195
+  _globals['_CALLINTENT']._serialized_end=1260
+  _globals['_CALLFINISHED']._serialized_start=1263
+  _globals['_CALLFINISHED']._serialized_end=1525
+  _globals['_CALLCANCELLED']._serialized_start=1527
+  _globals['_CALLCANCELLED']._serialized_end=1577
+  _globals['_TASKOUTCOME']._serialized_start=1579
+  _globals['_TASKOUTCOME']._serialized_end=1623
+  _globals['_SESSIONCLOSED']._serialized_start=1625
+  _globals['_SESSIONCLOSED']._serialized_end=1656
 # @@protoc_insertion_point(module_scope)

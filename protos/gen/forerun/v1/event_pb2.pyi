@@ -140,6 +140,7 @@ class SessionOpened(_message.Message):
     HELD_OUT_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
+    SCHEMAS_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """Principal of the session."""
     credential_scope: _builtins.str
@@ -156,6 +157,10 @@ class SessionOpened(_message.Message):
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tools that the agent declared. Only these are predicted."""
 
+    @_builtins.property
+    def schemas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolSchema]:
+        """Schemas of these tools, where the orchestrator is told to write them (a small model that guesses calls needs them)."""
+
     def __init__(
         self,
         *,
@@ -166,14 +171,41 @@ class SessionOpened(_message.Message):
         held_out: _builtins.bool = ...,
         policy: _builtins.str = ...,
         label: _builtins.str = ...,
+        schemas: _abc.Iterable[Global___ToolSchema] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credential_scope", b"credential_scope", "held_out", b"held_out", "label", b"label", "mode", b"mode", "policy", b"policy", "principal", b"principal", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credential_scope", b"credential_scope", "held_out", b"held_out", "label", b"label", "mode", b"mode", "policy", b"policy", "principal", b"principal", "schemas", b"schemas", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionOpened: _TypeAlias = SessionOpened  # noqa: Y015
+
+@_typing.final
+class ToolSchema(_message.Message):
+    """What a tool is and takes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INPUT_SCHEMA_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    input_schema: _builtins.str
+    """JSON Schema of its arguments, as JSON text."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        input_schema: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_schema", b"input_schema", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolSchema: _TypeAlias = ToolSchema  # noqa: Y015
 
 @_typing.final
 class UserTurn(_message.Message):

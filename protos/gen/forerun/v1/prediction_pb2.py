@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from forerun.v1 import common_pb2 as forerun_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66orerun/v1/prediction.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\"\xbb\x01\n\tCandidate\x12\"\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x12.forerun.v1.Action\x12\x13\n\x0bprobability\x18\x02 \x01(\x01\x12\x10\n\x08\x65vidence\x18\x03 \x01(\x01\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x13\n\x0b\x65xplanation\x18\x06 \x01(\t\x12\x1d\n\x10\x65xpected_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x13\n\x11_expected_seconds\"\xe2\x01\n\nCandidates\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61sed_on\x18\x03 \x01(\x04\x12)\n\ncandidates\x18\x04 \x03(\x0b\x32\x15.forerun.v1.Candidate\x12\x1b\n\x13no_call_probability\x18\x05 \x01(\x01\x12#\n\x16\x65xpected_model_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x11predictor_version\x18\x07 \x01(\tB\x19\n\x17_expected_model_seconds\"1\n\x0ePredictRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\"=\n\x0fPredictResponse\x12*\n\ncandidates\x18\x01 \x01(\x0b\x32\x16.forerun.v1.Candidates\"\x1d\n\x0cTrainRequest\x12\r\n\x05\x65vent\x18\x01 \x01(\x0c\"1\n\rTrainResponse\x12\x0e\n\x06\x65vents\x18\x01 \x01(\x04\x12\x10\n\x08sessions\x18\x02 \x01(\x04\"+\n\x19GetPredictorStatusRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"D\n\x1aGetPredictorStatusResponse\x12&\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x16.forerun.v1.AgentModel\"[\n\nAgentModel\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x10\n\x08sessions\x18\x02 \x01(\x04\x12\r\n\x05\x63\x61lls\x18\x03 \x01(\x04\x12\x0e\n\x06scored\x18\x04 \x01(\x04\x12\r\n\x05\x65xact\x18\x05 \x01(\x04\x32\xfc\x01\n\x11PredictionService\x12\x42\n\x07Predict\x12\x1a.forerun.v1.PredictRequest\x1a\x1b.forerun.v1.PredictResponse\x12>\n\x05Train\x12\x18.forerun.v1.TrainRequest\x1a\x19.forerun.v1.TrainResponse(\x01\x12\x63\n\x12GetPredictorStatus\x12%.forerun.v1.GetPredictorStatusRequest\x1a&.forerun.v1.GetPredictorStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66orerun/v1/prediction.proto\x12\nforerun.v1\x1a\x17\x66orerun/v1/common.proto\"\xd7\x01\n\tCandidate\x12\"\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x12.forerun.v1.Action\x12\x13\n\x0bprobability\x18\x02 \x01(\x01\x12\x10\n\x08\x65vidence\x18\x03 \x01(\x01\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x13\n\x0b\x65xplanation\x18\x06 \x01(\t\x12\x1d\n\x10\x65xpected_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12prediction_seconds\x18\x08 \x01(\x01\x42\x13\n\x11_expected_seconds\"\xa9\x01\n\x0bSecondGuess\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\x15\n\rasked_because\x18\x03 \x01(\t\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x14\n\x0cinput_tokens\x18\x05 \x01(\x04\x12\x15\n\routput_tokens\x18\x06 \x01(\x04\x12\x18\n\x10tokens_estimated\x18\x07 \x01(\x08\x12\x0c\n\x04site\x18\x08 \x01(\t\"\x8a\x02\n\nCandidates\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61sed_on\x18\x03 \x01(\x04\x12)\n\ncandidates\x18\x04 \x03(\x0b\x32\x15.forerun.v1.Candidate\x12\x1b\n\x13no_call_probability\x18\x05 \x01(\x01\x12#\n\x16\x65xpected_model_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x11predictor_version\x18\x07 \x01(\t\x12&\n\x05guess\x18\x08 \x01(\x0b\x32\x17.forerun.v1.SecondGuessB\x19\n\x17_expected_model_seconds\"1\n\x0ePredictRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\"=\n\x0fPredictResponse\x12*\n\ncandidates\x18\x01 \x01(\x0b\x32\x16.forerun.v1.Candidates\"\x1d\n\x0cTrainRequest\x12\r\n\x05\x65vent\x18\x01 \x01(\x0c\"1\n\rTrainResponse\x12\x0e\n\x06\x65vents\x18\x01 \x01(\x04\x12\x10\n\x08sessions\x18\x02 \x01(\x04\"+\n\x19GetPredictorStatusRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"D\n\x1aGetPredictorStatusResponse\x12&\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x16.forerun.v1.AgentModel\"\x8e\x01\n\nAgentModel\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x10\n\x08sessions\x18\x02 \x01(\x04\x12\r\n\x05\x63\x61lls\x18\x03 \x01(\x04\x12\x0e\n\x06scored\x18\x04 \x01(\x04\x12\r\n\x05\x65xact\x18\x05 \x01(\x04\x12\x31\n\x0esecond_guesses\x18\x06 \x01(\x0b\x32\x19.forerun.v1.SecondGuesses\"r\n\rSecondGuesses\x12\r\n\x05\x61sked\x18\x01 \x01(\x04\x12\x0c\n\x04hits\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x0e\n\x06gained\x18\x04 \x01(\x01\x12\x10\n\x08sites_on\x18\x05 \x01(\r\x12\x11\n\tsites_off\x18\x06 \x01(\r2\xfc\x01\n\x11PredictionService\x12\x42\n\x07Predict\x12\x1a.forerun.v1.PredictRequest\x1a\x1b.forerun.v1.PredictResponse\x12>\n\x05Train\x12\x18.forerun.v1.TrainRequest\x1a\x19.forerun.v1.TrainResponse(\x01\x12\x63\n\x12GetPredictorStatus\x12%.forerun.v1.GetPredictorStatusRequest\x1a&.forerun.v1.GetPredictorStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,23 +33,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forerun.v1.prediction_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CANDIDATE']._serialized_start=69
-  _globals['_CANDIDATE']._serialized_end=256
-  _globals['_CANDIDATES']._serialized_start=259
-  _globals['_CANDIDATES']._serialized_end=485
-  _globals['_PREDICTREQUEST']._serialized_start=487
-  _globals['_PREDICTREQUEST']._serialized_end=536
-  _globals['_PREDICTRESPONSE']._serialized_start=538
-  _globals['_PREDICTRESPONSE']._serialized_end=599
-  _globals['_TRAINREQUEST']._serialized_start=601
-  _globals['_TRAINREQUEST']._serialized_end=630
-  _globals['_TRAINRESPONSE']._serialized_start=632
-  _globals['_TRAINRESPONSE']._serialized_end=681
-  _globals['_GETPREDICTORSTATUSREQUEST']._serialized_start=683
-  _globals['_GETPREDICTORSTATUSREQUEST']._serialized_end=726
-  _globals['_GETPREDICTORSTATUSRESPONSE']._serialized_start=728
-  _globals['_GETPREDICTORSTATUSRESPONSE']._serialized_end=796
-  _globals['_AGENTMODEL']._serialized_start=798
-  _globals['_AGENTMODEL']._serialized_end=889
-  _globals['_PREDICTIONSERVICE']._serialized_start=892
-  _globals['_PREDICTIONSERVICE']._serialized_end=1144
+  _globals['_CANDIDATE']._serialized_end=284
+  _globals['_SECONDGUESS']._serialized_start=287
+  _globals['_SECONDGUESS']._serialized_end=456
+  _globals['_CANDIDATES']._serialized_start=459
+  _globals['_CANDIDATES']._serialized_end=725
+  _globals['_PREDICTREQUEST']._serialized_start=727
+  _globals['_PREDICTREQUEST']._serialized_end=776
+  _globals['_PREDICTRESPONSE']._serialized_start=778
+  _globals['_PREDICTRESPONSE']._serialized_end=839
+  _globals['_TRAINREQUEST']._serialized_start=841
+  _globals['_TRAINREQUEST']._serialized_end=870
+  _globals['_TRAINRESPONSE']._serialized_start=872
+  _globals['_TRAINRESPONSE']._serialized_end=921
+  _globals['_GETPREDICTORSTATUSREQUEST']._serialized_start=923
+  _globals['_GETPREDICTORSTATUSREQUEST']._serialized_end=966
+  _globals['_GETPREDICTORSTATUSRESPONSE']._serialized_start=968
+  _globals['_GETPREDICTORSTATUSRESPONSE']._serialized_end=1036
+  _globals['_AGENTMODEL']._serialized_start=1039
+  _globals['_AGENTMODEL']._serialized_end=1181
+  _globals['_SECONDGUESSES']._serialized_start=1183
+  _globals['_SECONDGUESSES']._serialized_end=1297
+  _globals['_PREDICTIONSERVICE']._serialized_start=1300
+  _globals['_PREDICTIONSERVICE']._serialized_end=1552
 # @@protoc_insertion_point(module_scope)

@@ -32,6 +32,7 @@ class Candidate(_message.Message):
     SITE_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     EXPECTED_SECONDS_FIELD_NUMBER: _builtins.int
+    PREDICTION_SECONDS_FIELD_NUMBER: _builtins.int
     probability: _builtins.float
     """Calibrated mean probability that this action is among the next message's calls. 0..1."""
     evidence: _builtins.float
@@ -44,6 +45,8 @@ class Candidate(_message.Message):
     """Why, for people: context and derivation of each argument. Holds no content."""
     expected_seconds: _builtins.float
     """Expected duration of the execution. Absent where unknown."""
+    prediction_seconds: _builtins.float
+    """Seconds of a model that the candidate took: part of its cost. 0 for what statistics gave."""
     @_builtins.property
     def action(self) -> _common_pb2.Action:
         """Tool and exact arguments."""
@@ -58,16 +61,69 @@ class Candidate(_message.Message):
         site: _builtins.str = ...,
         explanation: _builtins.str = ...,
         expected_seconds: _builtins.float | None = ...,
+        prediction_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_seconds", b"_expected_seconds", "action", b"action", "expected_seconds", b"expected_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_seconds", b"_expected_seconds", "action", b"action", "evidence", b"evidence", "expected_seconds", b"expected_seconds", "explanation", b"explanation", "probability", b"probability", "rank", b"rank", "site", b"site"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_seconds", b"_expected_seconds", "action", b"action", "evidence", b"evidence", "expected_seconds", b"expected_seconds", "explanation", b"explanation", "prediction_seconds", b"prediction_seconds", "probability", b"probability", "rank", b"rank", "site", b"site"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_seconds: _TypeAlias = _typing.Literal["expected_seconds"]  # noqa: Y015
     _WhichOneofArgType__expected_seconds: _TypeAlias = _typing.Literal["_expected_seconds", b"_expected_seconds"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_seconds) -> _WhichOneofReturnType__expected_seconds | None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
+
+@_typing.final
+class SecondGuess(_message.Message):
+    """A second guess of a small model that has ended, whether there is a candidate of it or not. What it cost goes to the
+    ledger in any case.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    ASKED_BECAUSE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    TOKENS_ESTIMATED_FIELD_NUMBER: _builtins.int
+    SITE_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """The model."""
+    result: _builtins.str
+    """What came of it: proposed, same (others had named the call), invalid, late, failed."""
+    asked_because: _builtins.str
+    """Why it was asked: pays, probe."""
+    seconds: _builtins.float
+    """Seconds of the model."""
+    input_tokens: _builtins.int
+    """Tokens of the prompt."""
+    output_tokens: _builtins.int
+    """Generated tokens."""
+    tokens_estimated: _builtins.bool
+    """The provider did not say how many tokens there were: they are estimated."""
+    site: _builtins.str
+    """The call site."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        result: _builtins.str = ...,
+        asked_because: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        input_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        tokens_estimated: _builtins.bool = ...,
+        site: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_because", b"asked_because", "input_tokens", b"input_tokens", "model", b"model", "output_tokens", b"output_tokens", "result", b"result", "seconds", b"seconds", "site", b"site", "tokens_estimated", b"tokens_estimated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecondGuess: _TypeAlias = SecondGuess  # noqa: Y015
 
 @_typing.final
 class Candidates(_message.Message):
@@ -82,6 +138,7 @@ class Candidates(_message.Message):
     NO_CALL_PROBABILITY_FIELD_NUMBER: _builtins.int
     EXPECTED_MODEL_SECONDS_FIELD_NUMBER: _builtins.int
     PREDICTOR_VERSION_FIELD_NUMBER: _builtins.int
+    GUESS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant."""
     session: _builtins.str
@@ -98,6 +155,10 @@ class Candidates(_message.Message):
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Most probable first."""
 
+    @_builtins.property
+    def guess(self) -> Global___SecondGuess:
+        """Present where a second guess has ended. Such a message holds its candidate, or none."""
+
     def __init__(
         self,
         *,
@@ -108,10 +169,11 @@ class Candidates(_message.Message):
         no_call_probability: _builtins.float = ...,
         expected_model_seconds: _builtins.float | None = ...,
         predictor_version: _builtins.str = ...,
+        guess: Global___SecondGuess | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_model_seconds", b"_expected_model_seconds", "expected_model_seconds", b"expected_model_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_model_seconds", b"_expected_model_seconds", "expected_model_seconds", b"expected_model_seconds", "guess", b"guess"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_model_seconds", b"_expected_model_seconds", "based_on", b"based_on", "candidates", b"candidates", "expected_model_seconds", b"expected_model_seconds", "no_call_probability", b"no_call_probability", "predictor_version", b"predictor_version", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_model_seconds", b"_expected_model_seconds", "based_on", b"based_on", "candidates", b"candidates", "expected_model_seconds", b"expected_model_seconds", "guess", b"guess", "no_call_probability", b"no_call_probability", "predictor_version", b"predictor_version", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_model_seconds: _TypeAlias = _typing.Literal["expected_model_seconds"]  # noqa: Y015
     _WhichOneofArgType__expected_model_seconds: _TypeAlias = _typing.Literal["_expected_model_seconds", b"_expected_model_seconds"]  # noqa: Y015
@@ -274,6 +336,7 @@ class AgentModel(_message.Message):
     CALLS_FIELD_NUMBER: _builtins.int
     SCORED_FIELD_NUMBER: _builtins.int
     EXACT_FIELD_NUMBER: _builtins.int
+    SECOND_GUESSES_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     """The agent."""
     sessions: _builtins.int
@@ -284,6 +347,10 @@ class AgentModel(_message.Message):
     """Calls scored since start, whether anything was launched or not."""
     exact: _builtins.int
     """Of these, how many the first candidate named exactly."""
+    @_builtins.property
+    def second_guesses(self) -> Global___SecondGuesses:
+        """What second guesses have given since the start. Absent where no small model is set."""
+
     def __init__(
         self,
         *,
@@ -292,11 +359,54 @@ class AgentModel(_message.Message):
         calls: _builtins.int = ...,
         scored: _builtins.int = ...,
         exact: _builtins.int = ...,
+        second_guesses: Global___SecondGuesses | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["second_guesses", b"second_guesses"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "calls", b"calls", "exact", b"exact", "scored", b"scored", "sessions", b"sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "calls", b"calls", "exact", b"exact", "scored", b"scored", "second_guesses", b"second_guesses", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AgentModel: _TypeAlias = AgentModel  # noqa: Y015
+
+@_typing.final
+class SecondGuesses(_message.Message):
+    """Second guesses of a small model for one agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASKED_FIELD_NUMBER: _builtins.int
+    HITS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    GAINED_FIELD_NUMBER: _builtins.int
+    SITES_ON_FIELD_NUMBER: _builtins.int
+    SITES_OFF_FIELD_NUMBER: _builtins.int
+    asked: _builtins.int
+    """Guesses whose truth is known."""
+    hits: _builtins.int
+    """Of these, how many named a call that nothing else had."""
+    seconds: _builtins.float
+    """Seconds of the model."""
+    gained: _builtins.float
+    """Worth of what hits hid, less the price of all guesses."""
+    sites_on: _builtins.int
+    """Call sites at which they pay."""
+    sites_off: _builtins.int
+    """Call sites at which they do not, or are not known to."""
+    def __init__(
+        self,
+        *,
+        asked: _builtins.int = ...,
+        hits: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        gained: _builtins.float = ...,
+        sites_on: _builtins.int = ...,
+        sites_off: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "gained", b"gained", "hits", b"hits", "seconds", b"seconds", "sites_off", b"sites_off", "sites_on", b"sites_on"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecondGuesses: _TypeAlias = SecondGuesses  # noqa: Y015

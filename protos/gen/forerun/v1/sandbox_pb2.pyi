@@ -828,6 +828,7 @@ class LoadReport(_message.Message):
     SPECULATIVE_RUNNING_FIELD_NUMBER: _builtins.int
     SPECULATIVE_REFUSED_FIELD_NUMBER: _builtins.int
     OLDEST_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    ISOLATION_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's id."""
     address: _builtins.str
@@ -850,6 +851,8 @@ class LoadReport(_message.Message):
     """Executions ahead of time since the start that found no free slot."""
     oldest_wait_seconds: _builtins.float
     """How long the authoritative execution at the head of the queue has waited. 0: none waits."""
+    isolation: _builtins.str
+    """Level of isolation of its commands."""
     def __init__(
         self,
         *,
@@ -864,10 +867,11 @@ class LoadReport(_message.Message):
         speculative_running: _builtins.int = ...,
         speculative_refused: _builtins.int = ...,
         oldest_wait_seconds: _builtins.float = ...,
+        isolation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authoritative_free", b"authoritative_free", "authoritative_running", b"authoritative_running", "authoritative_waiting", b"authoritative_waiting", "oldest_wait_seconds", b"oldest_wait_seconds", "pool", b"pool", "speculative_free", b"speculative_free", "speculative_refused", b"speculative_refused", "speculative_running", b"speculative_running", "tools_generation", b"tools_generation", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authoritative_free", b"authoritative_free", "authoritative_running", b"authoritative_running", "authoritative_waiting", b"authoritative_waiting", "isolation", b"isolation", "oldest_wait_seconds", b"oldest_wait_seconds", "pool", b"pool", "speculative_free", b"speculative_free", "speculative_refused", b"speculative_refused", "speculative_running", b"speculative_running", "tools_generation", b"tools_generation", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Final
 
 from cryptography import x509
@@ -29,23 +30,39 @@ class Pair:
     key: bytes
 
 
-def new_authority(now: datetime) -> Pair:
+def new_authority(now: datetime, common_name: str = "forerun-ca") -> Pair:
     """A new authority, valid for ten years."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("forerun-ca")
+    name = _name(common_name)
     builder = _builder(name, name, key.public_key(), now, _AUTHORITY_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def issue(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
-    """A certificate for a server that is a client of others, too.
+class Purpose(Enum):
+    """What a certificate proves."""
+
+    SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+    CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+def issue(
+    authority: Pair,
+    names: Sequence[str],
+    now: datetime,
+    *,
+    purposes: Sequence[Purpose] = (Purpose.SERVER, Purpose.CLIENT),
+    days: int = _LEAF_DAYS,
+) -> Pair:
+    """A certificate, usually for a server that is a client of others, too.
 
     Args:
         authority: Who signs.
         names: DNS names and IP addresses; the first is the certificate's own name.
         now: When it begins to be valid.
+        purposes: What it proves.
+        days: How long it is valid.
 
     Raises:
         ValueError: the authority is none.
@@ -56,12 +73,10 @@ def issue(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
     issuer = x509.load_pem_x509_certificate(authority.certificate).subject
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
-        _builder(_name(names[0]), issuer, key.public_key(), now, _LEAF_DAYS)
+        _builder(_name(names[0]), issuer, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-        )
+        .add_extension(x509.ExtendedKeyUsage([purpose.value for purpose in purposes]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
     )
     return _pair(builder.sign(signer, hashes.SHA256()), key)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from forerun.cli.credentials.certificates import Pair, is_good, issue, new_authority
+from forerun.cli.credentials.certificates import Pair, Purpose, is_good, issue, new_authority
 from forerun.runtime.auth import Role, token_digest
 from forerun.runtime.ids import Ids
 from forerun.runtime.tls import CA_CERTIFICATE, CERTIFICATE, KEY
@@ -16,6 +16,7 @@ from forerun.runtime.topology import TOPOLOGY
 
 _TOKEN_BYTES: Final = 32
 _PASSWORD_BYTES: Final = 24
+_WORKER_NAMES: Final = ("forerun-worker",)
 
 TOKEN: Final = "token"
 CA_KEY: Final = "ca.key"
@@ -27,7 +28,9 @@ CLIENT: Final = "client"
 TOKENS: Final = "tokens"
 AUTHORITY: Final = "ca"
 TLS: Final = "tls"
-SECRETS: Final = (BROKER, INTERNAL, CLIENT, TOKENS, AUTHORITY, TLS)
+RUNNERS: Final = "runners"
+RUNNER_CLIENT: Final = "runner-client"
+SECRETS: Final = (BROKER, INTERNAL, CLIENT, TOKENS, AUTHORITY, TLS, RUNNERS, RUNNER_CLIENT)
 """Last parts of the Secrets' names, in the order in which they are written."""
 
 Content = Mapping[str, bytes]
@@ -86,16 +89,31 @@ def missing(existing: Mapping[str, Content], holder: Holder, ids: Ids, serving: 
     added[TOKENS] = {TOKENS_FILE: tokens} if tokens is not None else {}
     if serving.names:
         _add_certificates(there, added, serving)
+    _add_runners(there, added, serving.now)
     return {name: content for name, content in added.items() if content}
 
 
-def _add_certificates(there: Mapping[str, Content], added: dict[str, dict[str, bytes]], serving: Serving) -> None:
-    kept = there[AUTHORITY]
+def _add_runners(there: Mapping[str, Content], added: dict[str, dict[str, bytes]], now: datetime) -> None:
+    """What runners and workers know each other by: an authority of their own, which nothing else trusts."""
+    authority, added[RUNNERS] = _authority(there[RUNNERS], now, "forerun-runners-ca")
+    mine = there[RUNNER_CLIENT].get(CERTIFICATE, b"")
+    if KEY in there[RUNNER_CLIENT] and is_good(mine, authority.certificate, _WORKER_NAMES, now):
+        added[RUNNER_CLIENT] = {}
+        return
+    pair = issue(authority, _WORKER_NAMES, now, purposes=(Purpose.CLIENT,))
+    added[RUNNER_CLIENT] = {CA_CERTIFICATE: authority.certificate, CERTIFICATE: pair.certificate, KEY: pair.key}
+
+
+def _authority(kept: Content, now: datetime, name: str) -> tuple[Pair, dict[str, bytes]]:
+    """An authority, and what has to be added to its Secret."""
     if CA_CERTIFICATE in kept and CA_KEY in kept:
-        authority, added[AUTHORITY] = Pair(kept[CA_CERTIFICATE], kept[CA_KEY]), {}
-    else:
-        authority = new_authority(serving.now)
-        added[AUTHORITY] = {CA_CERTIFICATE: authority.certificate, CA_KEY: authority.key}
+        return Pair(kept[CA_CERTIFICATE], kept[CA_KEY]), {}
+    made = new_authority(now, name)
+    return made, {CA_CERTIFICATE: made.certificate, CA_KEY: made.key}
+
+
+def _add_certificates(there: Mapping[str, Content], added: dict[str, dict[str, bytes]], serving: Serving) -> None:
+    authority, added[AUTHORITY] = _authority(there[AUTHORITY], serving.now, "forerun-ca")
     if there[CLIENT].get(CA_CERTIFICATE) != authority.certificate:
         added[CLIENT][CA_CERTIFICATE] = authority.certificate
     mine = there[TLS].get(CERTIFICATE, b"")

@@ -20,6 +20,7 @@ from forerun.sandbox.isolation.launch import Bind, Child, Launch, Overlay, Setup
 from forerun.sandbox.isolation.levels import Isolation, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits, LimitReason
 from forerun.sandbox.isolation.rootfs import base_environment
+from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.trees import opened, remove_entry
 
 # A fork bomb or a memory hog is seen within this time; a look costs a few tenths of a millisecond.
@@ -42,6 +43,8 @@ class CommandPlan:
         watched: Host directories whose content counts as growth of the workspace.
         stdin: Standard input; None is /dev/null.
         limits: Bounds.
+        owner: The session that it runs for; None for a trial.
+        speculative: It runs ahead of time.
     """
 
     argv: Sequence[str]
@@ -50,6 +53,8 @@ class CommandPlan:
     watched: tuple[str, ...]
     stdin: bytes | None
     limits: CommandLimits
+    owner: Owner | None = None
+    speculative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,10 @@ class CommandResult:
     limit: LimitReason | None
     cpu_seconds: float | None
     level: LevelName
+
+
+class GuardLost(Exception):
+    """What watches over a command was killed from inside: the command ran, and nobody knows how it ended."""
 
 
 class CommandRunner:
@@ -95,6 +104,7 @@ class CommandRunner:
 
         Raises:
             SetupFailed: The isolation did not come up; the command has certainly not started.
+            GuardLost: It ran, and its guard is gone.
         """
         scratch = tempfile.mkdtemp(prefix="run-", dir=self._scratch_root)
         try:
@@ -148,6 +158,7 @@ class _Attended:
 
         Raises:
             SetupFailed: The isolation broke before the command was executed.
+            GuardLost: A guard that the command can reach was killed.
         """
         readers = [
             asyncio.ensure_future(self._read(self._child.stdout, self.stdout)),
@@ -166,6 +177,8 @@ class _Attended:
             await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
         finally:
             await _cancelled([watchdog, *readers])
+        if code is None and self.limit is None and self._child.guarded:
+            raise GuardLost("the process that watches over the command was killed")
         if code is None and self.limit is None:
             raise SetupFailed(f"the isolation ended before the command was executed: {self._last_words()}")
         if self.limit is None and await self._disk_bytes() >= self._limits.disk_bytes:

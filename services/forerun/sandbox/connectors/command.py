@@ -7,7 +7,7 @@ the media type (`exit=1`), and is told in a last line `[exit code 1]` unless the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,14 @@ from typing import Final, Protocol
 
 from forerun.core.canonical import JsonValue
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
-from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner
+from forerun.sandbox.commands.runner import CommandPlan, CommandResult, CommandRunner, GuardLost
 from forerun.sandbox.connectors.port import Ended, Invocation, Result, Sink, ToolFault, text_media_type
 from forerun.sandbox.connectors.templates import fill_argv, session_text, text_of
 from forerun.sandbox.isolation.launch import SetupFailed
 from forerun.sandbox.isolation.levels import Isolation, Ladder, LevelName
 from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
 from forerun.sandbox.owner import Owner
-from forerun.sandbox.tools import CommandEndpoint
+from forerun.sandbox.tools import CommandEndpoint, Server
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.workspace import View, Workspace
 
@@ -40,6 +40,18 @@ class Runner(Protocol):
 MakeRunner = Callable[[Isolation, str], Runner]
 
 
+class Pods(Runner, Protocol):
+    """Runs commands of each session in a place of its own, which is not on this machine."""
+
+    async def close_session(self, owner: Owner) -> None:
+        """Ends the place of a session. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Ends them all."""
+        ...
+
+
 class CommandConnector:
     """Runs tools as commands.
 
@@ -49,6 +61,9 @@ class CommandConnector:
         scratch_root: Directory for the commands' /tmp.
         max_bytes: Longest output of both streams together.
         make_runner: Makes what runs commands at one level, in a scratch directory.
+        pods: What runs commands at level `pod`, where that is on the ladder.
+        reach_out: Commands at level `pod` may reach something over the network.
+        trusted: Servers whose commands may run at level `process`, whatever is in use.
     """
 
     def __init__(
@@ -59,10 +74,19 @@ class CommandConnector:
         *,
         max_bytes: int,
         make_runner: MakeRunner = CommandRunner,
+        pods: Pods | None = None,
+        reach_out: bool = False,
+        trusted: Collection[str] = (),
     ) -> None:
         self._ladder = ladder
         self._workspaces = workspaces
-        self._runners = {name: make_runner(isolation, scratch_root) for name, isolation in ladder.usable.items()}
+        here = ladder.without(LevelName.POD).usable
+        self._runners = {name: make_runner(isolation, scratch_root) for name, isolation in here.items()}
+        self._pods = pods
+        if pods is not None:
+            self._runners[LevelName.POD] = pods
+        self._reach_out = reach_out
+        self._trusted = frozenset(trusted)
         self._max_bytes = max_bytes
 
     async def call(self, invocation: Invocation, sink: Sink) -> Result:
@@ -76,7 +100,7 @@ class CommandConnector:
         endpoint = invocation.tool.endpoint
         assert isinstance(endpoint, CommandEndpoint)
         server = invocation.tool.server
-        isolation = self._ladder.choose(server.min_isolation)
+        level = self._level(server)
         argv = fill_argv(tuple(endpoint.argv), invocation)
         workspace = await self._workspaces.of(
             invocation.owner, Path(server.workspace_seed) if server.workspace_seed else None,
@@ -97,10 +121,11 @@ class CommandConnector:
         async with _view(workspace, invocation) as view:
             plan = CommandPlan(
                 argv=argv, environment=environment, workspace=view.mount, watched=view.watched,
-                stdin=_stdin(endpoint, invocation), limits=limits,
+                stdin=_stdin(endpoint, invocation), limits=limits, owner=invocation.owner,
+                speculative=invocation.speculative,
             )  # fmt: skip
             try:
-                result = await self._runners[isolation.name].run(plan)
+                result = await self._runners[level].run(plan)
             except SetupFailed as error:
                 raise ToolFault(
                     Ended.UNAVAILABLE,
@@ -108,6 +133,8 @@ class CommandConnector:
                     f"the sandbox did not come up: {error}",
                     not_started=True,
                 ) from error
+            except GuardLost as error:
+                raise ToolFault(Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, f"{error}: it may have run") from error
         if result.limit is not None:
             raise _over_limit(result.limit, limits, invocation)
         return _observation(result)
@@ -115,17 +142,32 @@ class CommandConnector:
     def ends_with_call(self, invocation: Invocation) -> bool:
         """Whether killing it is the end: where it could change its fork only, or had no network to ask others over."""
         try:
-            level = self._ladder.choose(invocation.tool.server.min_isolation).name
+            level = self._level(invocation.tool.server)
         except FailedPrecondition:
             return True  # nothing ran
+        if level is LevelName.POD:
+            return not self._reach_out
         return bool(invocation.fork) or level is not LevelName.PROCESS
 
     async def close_session(self, owner: Owner) -> None:
-        """Drops the session's workspace."""
+        """Drops the session's workspace, and ends its pod."""
+        if self._pods is not None:
+            await self._pods.close_session(owner)
         await self._workspaces.close(owner)
 
     async def close(self) -> None:
-        """Nothing is kept between calls."""
+        """Ends all pods; nothing else is kept between calls."""
+        if self._pods is not None:
+            await self._pods.close()
+
+    def _level(self, server: Server) -> LevelName:
+        """Where commands of a server run.
+
+        Raises:
+            FailedPrecondition: Nothing here is as strong as it asks for.
+        """
+        trusted = server.name in self._trusted and server.min_isolation is LevelName.PROCESS
+        return LevelName.PROCESS if trusted else self._ladder.choose(server.min_isolation).name
 
 
 def _view(workspace: Workspace, invocation: Invocation) -> AbstractAsyncContextManager[View]:

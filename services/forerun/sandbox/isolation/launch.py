@@ -170,6 +170,11 @@ class Child:
         self.stderr = pipes.ours["stderr"]
         self.root_pid = pid
 
+    @property
+    def guarded(self) -> bool:
+        """A process that the command itself could kill tells how it ended."""
+        return self._reaper
+
     async def open_gate(self, limits: Mapping[int, int]) -> None:
         """Waits for the helper, puts the limits on it and lets the command run.
 

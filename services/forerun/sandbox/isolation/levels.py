@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -20,6 +20,7 @@ class LevelName(StrEnum):
     """Names of the levels, as policies write them."""
 
     GVISOR = "gvisor"
+    POD = "pod"
     BUBBLEWRAP = "bubblewrap"
     PROCESS = "process"
 
@@ -29,11 +30,15 @@ class Choice(StrEnum):
 
     AUTO = "auto"
     GVISOR = "gvisor"
+    POD = "pod"
     BUBBLEWRAP = "bubblewrap"
     PROCESS = "process"
 
 
-STRENGTH: Final[Mapping[LevelName, int]] = {LevelName.PROCESS: 0, LevelName.BUBBLEWRAP: 1, LevelName.GVISOR: 2}
+STRENGTH: Final[Mapping[LevelName, int]] = {
+    LevelName.PROCESS: 0, LevelName.BUBBLEWRAP: 1, LevelName.POD: 2, LevelName.GVISOR: 3,
+}  # fmt: skip
+"""Which level is as strong as which other. Pods with a kernel of their own are as strong as `gvisor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +93,18 @@ class Ladder:
         levels: Every level, strongest first.
         usable: The available ones, by name.
         preferred: The level that the operator has set; None takes the strongest.
+        strength: How strong each is here.
     """
 
     levels: tuple[Level, ...]
     usable: Mapping[LevelName, Isolation]
     preferred: LevelName | None = None
+    strength: Mapping[LevelName, int] = field(default_factory=lambda: STRENGTH)
 
     @property
     def strongest(self) -> LevelName:
         """The strongest available level."""
-        return max(self.usable, key=STRENGTH.__getitem__)
+        return max(self.usable, key=lambda name: (self.strength[name], STRENGTH[name]))
 
     @property
     def in_use(self) -> LevelName:
@@ -124,9 +131,15 @@ class Ladder:
             FailedPrecondition: Nothing as strong as `minimum` is available.
         """
         for level in (self.in_use, self.strongest):
-            if STRENGTH[level] >= STRENGTH[minimum]:
+            if self.strength[level] >= STRENGTH[minimum]:
                 return self.usable[level]
         raise self._unavailable("min_isolation", minimum)
+
+    def without(self, name: LevelName) -> Ladder:
+        """The same levels without one of them."""
+        usable = {level: isolation for level, isolation in self.usable.items() if level is not name}
+        preferred = None if self.preferred is name else self.preferred
+        return replace(self, usable=usable, preferred=preferred)
 
     def _unavailable(self, setting: str, wanted: LevelName) -> FailedPrecondition:
         why = next((level.why for level in self.levels if level.name is wanted), "it is not built into this release")
@@ -156,12 +169,15 @@ class Candidate(Protocol):
         ...
 
 
-async def probe(candidates: Sequence[Candidate], *, trial_seconds: float = 10.0) -> Ladder:
+async def probe(
+    candidates: Sequence[Candidate], *, trial_seconds: float = 10.0, strength: Mapping[LevelName, int] = STRENGTH
+) -> Ladder:
     """Tries every level on this machine.
 
     Args:
         candidates: Levels to try; one that always works (`process`) must be among them.
         trial_seconds: Bound of each trial. A level that hangs is not available.
+        strength: How strong each is here.
     """
     levels: list[Level] = []
     usable: dict[LevelName, Isolation] = {}
@@ -175,4 +191,4 @@ async def probe(candidates: Sequence[Candidate], *, trial_seconds: float = 10.0)
         levels.append(Level(candidate.name, isolation is not None, why, gives))
         if isolation is not None:
             usable[candidate.name] = isolation
-    return Ladder(tuple(levels), usable)
+    return Ladder(tuple(levels), usable, strength=strength)

@@ -187,11 +187,7 @@ def _copy_entry(source: int, target: int, name: str, budget: Budget, *, clone: b
 
 
 def _copy_file(source: int, target: int, name: str, budget: Budget, *, clone: bool) -> None:
-    try:
-        reader = os.open(name, _FILE, dir_fd=source)
-    except PermissionError:
-        reader, mode = _forced(name, source, _FILE)
-        os.fchmod(reader, mode)
+    reader = open_to_read(source, name)
     try:
         found = os.fstat(reader)
         if not stat.S_ISREG(found.st_mode):
@@ -210,6 +206,20 @@ def _copy_file(source: int, target: int, name: str, budget: Budget, *, clone: bo
             os.close(writer)
     finally:
         os.close(reader)
+
+
+def open_to_read(directory: int, name: str) -> int:
+    """A descriptor of a file, also of one that not even its owner may read. Follows no link, and waits for nobody.
+
+    Raises:
+        OSError: It is not there, or is a link.
+    """
+    try:
+        return os.open(name, _FILE, dir_fd=directory)
+    except PermissionError:
+        reader, mode = _forced(name, directory, _FILE)
+        os.fchmod(reader, mode)
+        return reader
 
 
 def clone_file(reader: int, writer: int) -> bool:

@@ -1,0 +1,266 @@
+"""The gRPC face of a runner: who has it, and the commands that run in it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+
+from forerun.core import limits
+from forerun.runtime.errors import (
+    NEVER_STARTED,
+    STARTED_KEY,
+    AlreadyExists,
+    ErrorReason,
+    FailedPrecondition,
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    Unavailable,
+)
+from forerun.sandbox.commands.runner import CommandResult, CommandRunner, GuardLost
+from forerun.sandbox.completion import to_the_end
+from forerun.sandbox.isolation.launch import SetupFailed
+from forerun.sandbox.isolation.trial import tried
+from forerun.sandbox.runners.host import end_strays
+from forerun.sandbox.runners.messages import ended_message, output_messages, plan_of
+from forerun.sandbox.runners.tree import Mark, TreeWriter, WrongTree, marks, packed
+from forerun.sandbox.workspaces.disk import in_thread, remove
+from forerun.sandbox.workspaces.trees import Budget
+from forerun.v1 import runner_pb2, runner_pb2_grpc
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Requests = AsyncIterator[runner_pb2.RunRequest]
+
+_CLAIM_BYTES: Final = 16
+# More commands of one session at once than any worker has slots for by default.
+_MOST_COMMANDS: Final = 256
+
+
+class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
+    """Serves `RunnerService`. Who calls has proven by its certificate that it is a worker.
+
+    Args:
+        runner: Runs commands at the strongest level that works in here.
+        trees: Directory of the workspaces.
+        taken: Told when a session has taken the runner.
+        ended: Told when that session has let go of it: the process has nothing more to do.
+    """
+
+    def __init__(
+        self, runner: CommandRunner, trees: Path, *, taken: Callable[[], Awaitable[None]], ended: Callable[[], None]
+    ) -> None:
+        self._runner = runner
+        self._trees = trees
+        self._taken = taken
+        self._ended = ended
+        self._claim: bytes | None = None
+        self._over = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._let_go = asyncio.Event()
+        self._running: dict[asyncio.Task[CommandResult], None] = {}
+        self._places: set[int] = set()
+        self._gate = asyncio.Lock()
+
+    async def Try(  # noqa: N802
+        self, request: runner_pb2.TryRequest, context: _Context
+    ) -> runner_pb2.TryResponse:
+        """Runs `true`."""
+        isolation = self._runner.isolation
+        async with self._place():
+            why, seconds = await tried(isolation)
+        if why is not None:
+            raise FailedPrecondition(ErrorReason.ISOLATION_UNAVAILABLE, f"no command runs in this runner: {why}")
+        return runner_pb2.TryResponse(isolation=isolation.name.value, gives=isolation.gives, seconds=seconds)
+
+    async def Take(  # noqa: N802
+        self, request: runner_pb2.TakeRequest, context: _Context
+    ) -> AsyncGenerator[runner_pb2.TakeResponse, None]:
+        """Gives the runner to the first who asks, for as long as the stream is open."""
+        if len(request.claim) < _CLAIM_BYTES:
+            raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the claim is too short", metadata={"field": "claim"})
+        if self._claim is not None:
+            raise AlreadyExists(ErrorReason.ALREADY_EXISTS, "another session has taken this runner")
+        self._claim = request.claim
+        try:
+            await self._taken()
+            yield runner_pb2.TakeResponse()
+            await self._let_go.wait()
+        finally:
+            await to_the_end(self._end())
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Takes no more commands, waits for those that run, and lets go of the session."""
+        self._over = True
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass  # what still runs is killed with the session
+        self._let_go.set()
+
+    async def Run(  # noqa: N802
+        self, request_iterator: _Requests, context: _Context
+    ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
+        """Runs a command."""
+        requests = aiter(request_iterator)
+        command = (await anext(requests)).command
+        if self._claim is None or not hmac.compare_digest(command.claim, self._claim):
+            raise PermissionDenied(ErrorReason.CALLER_NOT_ALLOWED, "this runner belongs to another session")
+        ended = None
+        async with self._place() as number:
+            tree = self._trees / str(number)
+            try:
+                async with aclosing(self._received_and_run(command, requests, tree)) as responses:
+                    async for response in responses:
+                        if response.HasField("ended"):
+                            ended = response
+                        else:
+                            yield response
+            finally:
+                await in_thread(remove, tree)
+        if ended is not None:  # said last: nothing of the command is alive, and its place is free
+            yield ended
+
+    async def _received_and_run(
+        self, command: runner_pb2.RunCommand, requests: _Requests, tree: Path
+    ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
+        before = await self._receive(requests, tree, wanted=command.has_workspace)
+        if before is None:
+            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded())
+            return
+        async with aclosing(self._run(command, requests, tree, before)) as responses:
+            async for response in responses:
+                yield response
+
+    async def _receive(self, requests: _Requests, tree: Path, *, wanted: bool) -> dict[bytes, Mark] | None:
+        """Writes the workspace; what it is, or None where the caller takes the command back."""
+        if wanted:
+            await in_thread(lambda: tree.mkdir(mode=0o755))
+        writer = TreeWriter(str(tree), Budget(limits.WORKSPACE_FILES + 1, limits.WORKSPACE_BYTES))
+        try:
+            async for request in requests:
+                match request.WhichOneof("part"):
+                    case "workspace" if wanted:
+                        await in_thread(writer.write, request.workspace)
+                    case "begin":
+                        await in_thread(writer.finish)
+                        return await in_thread(marks, str(tree)) if wanted else {}
+                    case _:
+                        return None
+            return None
+        except WrongTree as error:
+            raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, f"the workspace is wrong: {error}") from error
+        finally:
+            writer.close()
+
+    async def _run(
+        self, command: runner_pb2.RunCommand, requests: _Requests, tree: Path, before: dict[bytes, Mark]
+    ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
+        self._check_not_over()
+        plan = plan_of(command, str(tree) if command.has_workspace else None)
+        task = asyncio.ensure_future(self._runner.run(plan))
+        self._running[task] = None
+        try:
+            try:
+                result = await _unless_stopped(task, requests)
+            finally:
+                del self._running[task]
+        except SetupFailed as error:
+            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded(setup_failure=str(error)[:1000]))
+            return
+        except GuardLost:
+            await self._break_up()
+            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded(guard_lost=True))
+            return
+        if result is None:
+            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded())
+            return
+        for response in output_messages(result):
+            yield response
+        if command.has_workspace and not command.read_only and result.limit is None:
+            parts = packed(str(tree), before)
+            while (part := await in_thread(next, parts, None)) is not None:
+                yield runner_pb2.RunResponse(changes=part)
+        yield ended_message(result)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[int]:
+        """The place of one command; when the last one leaves, nothing that any has started is alive.
+
+        The lowest that is free, so that commands one after the other find themselves at the same one.
+        """
+        async with self._gate:  # never while strays are being ended
+            self._check_not_over()
+            number = next((number for number in range(_MOST_COMMANDS) if number not in self._places), None)
+            if number is None:
+                raise ResourceExhausted(ErrorReason.QUEUE_FULL, f"{_MOST_COMMANDS} commands run in this runner already")
+            self._places.add(number)
+            self._idle.clear()
+        try:
+            yield number
+        finally:
+            await to_the_end(self._leave(number))
+
+    async def _leave(self, number: int) -> None:
+        async with self._gate:
+            self._places.discard(number)
+            if not self._places:
+                await end_strays()
+                self._idle.set()
+
+    async def _break_up(self) -> None:
+        """A command has killed its guard: what else it did in here nobody knows, so the session gets another runner."""
+        self._over = True
+        await self._end_commands()
+        await end_strays()
+        self._let_go.set()
+
+    def _check_not_over(self) -> None:
+        if self._over:
+            raise Unavailable(
+                ErrorReason.SHUTTING_DOWN, "this runner has ended with its session",
+                metadata={STARTED_KEY: NEVER_STARTED},
+            )  # fmt: skip
+
+    async def _end(self) -> None:
+        """The session is over: so is everything that runs, and then this process."""
+        self._over = True
+        await self._end_commands()
+        self._ended()
+
+    async def _end_commands(self) -> None:
+        for task in list(self._running):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running))
+
+
+async def _unless_stopped(task: asyncio.Task[CommandResult], requests: _Requests) -> CommandResult | None:
+    """The result of a command; None where its caller stopped it. Nothing of it is alive then."""
+    stop = asyncio.ensure_future(_stopped(requests))
+    try:
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return None if task.cancelled() else task.result()
+        return None
+    finally:
+        stop.cancel()
+        if not task.done():
+            task.cancel()
+            await to_the_end(asyncio.wait([task]))
+
+
+async def _stopped(requests: _Requests) -> None:
+    """Returns when the caller says stop, or nothing more. Before that comes only what it has said already."""
+    async for request in requests:
+        if request.WhichOneof("part") == "stop":
+            return
+    # The caller has said all that it will say, and listens.
+    await asyncio.get_running_loop().create_future()
