@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final
 
 import grpc.aio
@@ -89,23 +89,27 @@ class Listener:
         """The session was heard on the bus."""
         return (tenant, session) in self._live
 
-    async def hear(self, message: Message) -> None:
+    def hear(self, message: Message) -> Coroutine[Any, Any, None] | None:
         """Takes one event: at once where a prediction is due, and soon where it only teaches."""
         event = parse(message.data)
         if event is None:
-            return
+            return None
         self._live[(event.tenant, event.session)] = None
         if len(self._live) > limits.SESSIONS_PER_REPLICA * 2:
             self._live.pop(next(iter(self._live)))
         self._unlearned.append((message.subject, event))
         if event.WhichOneof("event") == "model_started":
-            await self.learn()
-            await self._publish(event, message.headers.get(_OWNER_HEADER, ""))
-        elif len(self._unlearned) >= _MOST_UNLEARNED:
-            await self.learn()
-        elif not self._due:
+            return self._learn_and_publish(event, message.headers.get(_OWNER_HEADER, ""))
+        if len(self._unlearned) >= _MOST_UNLEARNED:
+            return self.learn()
+        if not self._due:
             self._due = True
             self._tasks.spawn(self._learn_soon(), name="learn")
+        return None
+
+    async def _learn_and_publish(self, event: event_pb2.SessionEvent, owner: str) -> None:
+        await self.learn()
+        await self._publish(event, owner)
 
     async def _learn_soon(self) -> None:
         await asyncio.sleep(_LEARN_WITHIN_SECONDS)

@@ -9,16 +9,16 @@ five abilities, each with another promise:
 * **kv**: small shared state with compare-and-set.
 * **objects**: content by digest, for everything above one message's size.
 
-Handlers are coroutines and never run inside the caller of `append` or `notify`.
+Handlers are coroutines, or for `subscribe` plain functions, and never run inside the caller of `append` or `notify`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from forerun.core import limits
 
@@ -53,6 +53,9 @@ class Message:
 
 
 Handler = Callable[[Message], Awaitable[None]]
+Hearer = Callable[[Message], Coroutine[Any, Any, None] | None]
+"""Hears a subject. A plain function has to be quick, and costs less than a coroutine, which gets a task each time. It
+returns None, or something to wait for before the next message."""
 
 
 class Start(StrEnum):
@@ -317,7 +320,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def subscribe(self, subject: str, handler: Handler, *, pending_messages: int) -> Subscription:
+    async def subscribe(self, subject: str, handler: Hearer, *, pending_messages: int) -> Subscription:
         """Hears a subject or pattern, stream subjects included, one message at a time, in order.
 
         Args:

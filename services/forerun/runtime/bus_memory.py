@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from forerun.runtime import bus_headers, subjects
-from forerun.runtime.bus import ConsumerSpec, Consumption, Handler, Message
+from forerun.runtime.bus import ConsumerSpec, Consumption, Handler, Hearer, Message
 from forerun.runtime.bus_delivery import DeadLetter
 from forerun.runtime.bus_errors import AppendUncertain
 from forerun.runtime.bus_memory_clients import MemoryConsumption, MemoryKeyValue, MemoryObjects, MemorySubscription
@@ -262,7 +262,7 @@ class MemoryBus:
             return
         self._broker.publish(Message(subject, bytes(data), dict(headers or {})))
 
-    async def subscribe(self, subject: str, handler: Handler, *, pending_messages: int) -> MemorySubscription:
+    async def subscribe(self, subject: str, handler: Hearer, *, pending_messages: int) -> MemorySubscription:
         """See `Bus`."""
         subjects.check_pattern(subject)
         self.require_connection()

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from forerun.runtime import subjects
-from forerun.runtime.bus import ConsumerSpec, Entry, Handler, Message, Watcher
+from forerun.runtime.bus import ConsumerSpec, Entry, Handler, Hearer, Message, Watcher
 from forerun.runtime.bus_delivery import Delivery, Workers, WorkersConsumption
 from forerun.runtime.bus_digest import digest_of, hexadecimal
 from forerun.runtime.bus_errors import DigestMismatch
@@ -125,7 +125,7 @@ class MemoryObjects:
 class MemorySubscription:
     """See `Subscription`."""
 
-    def __init__(self, client: MemoryBus, subject: str, handler: Handler, pending_messages: int) -> None:
+    def __init__(self, client: MemoryBus, subject: str, handler: Hearer, pending_messages: int) -> None:
         self.client = client
         self.subject = subject
         self._pump: Pump[Message] = Pump(subject, handler, limit=pending_messages, on_dropped=client.meter.dropped)

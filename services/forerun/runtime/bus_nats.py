@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from forerun.runtime import bus_headers, subjects
-from forerun.runtime.bus import ConsumerSpec, Handler, Message
+from forerun.runtime.bus import ConsumerSpec, Handler, Hearer, Message
 from forerun.runtime.bus_delivery import DeadLetter
 from forerun.runtime.bus_errors import SequenceMismatch
 from forerun.runtime.bus_meter import BusMeter
@@ -155,10 +155,12 @@ class NatsBus:
             self._notify_dropped += 1
             self._meter.dropped()
 
-    async def subscribe(self, subject: str, handler: Handler, *, pending_messages: int) -> NatsSubscription:
+    async def subscribe(self, subject: str, handler: Hearer, *, pending_messages: int) -> NatsSubscription:
         """See `Bus`."""
         subjects.check_pattern(subject)
-        pump: Pump[Message] = Pump(subject, handler, limit=pending_messages, on_dropped=self._meter.dropped)
+        pump: Pump[Message] = Pump(
+            subject, handler, limit=pending_messages, at_once=True, on_dropped=self._meter.dropped
+        )
         subscription = NatsSubscription(self._wire, subject, pump, self._subscriptions.remove)
         try:
             await subscription.start()

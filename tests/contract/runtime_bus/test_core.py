@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,41 @@ async def test_a_handler_that_raises_is_counted_and_the_next_message_comes(platf
     await bus.notify(LOAD, b"good")
     await eventually(lambda: heard == [b"bad", b"good"])
     assert (subscription.failed, subscription.dropped) == (1, 0)
+
+
+async def test_a_plain_function_hears_in_order_also_where_it_has_to_wait_at_times(platform: Platform) -> None:
+    bus = await platform.bus()
+    gate = asyncio.Event()
+    heard: list[bytes] = []
+    inside = False
+
+    async def later(data: bytes) -> None:
+        await gate.wait()
+        heard.append(data)
+
+    def handler(message: Message) -> Coroutine[Any, Any, None] | None:
+        assert not inside
+        if message.data.startswith(b"bad"):
+            raise ValueError("content")
+        if message.data.startswith(b"wait"):
+            return later(message.data)
+        heard.append(message.data)
+        return None
+
+    subscription = await bus.subscribe(LOAD, handler, pending_messages=10)
+    for data in (b"1", b"bad", b"2", b"wait 3", b"4", b"bad", b"wait 5", b"6"):
+        inside = True
+        await bus.notify(LOAD, data)
+        inside = False
+    await eventually(lambda: heard == [b"1", b"2"])
+    gate.set()
+    await eventually(lambda: heard == [b"1", b"2", b"wait 3", b"4", b"wait 5", b"6"])
+    assert (subscription.failed, subscription.dropped) == (2, 0)
+    gate.clear()
+    await bus.notify(LOAD, b"wait for ever")
+    await bus.notify(LOAD, b"7")
+    await subscription.close()
+    assert len(heard) == 6
 
 
 async def test_an_outage_is_a_gap_and_listening_goes_on(platform: Platform) -> None:

@@ -52,7 +52,9 @@ class Room:
 
     async def hear(self, event: event_pb2.SessionEvent) -> None:
         subject = subjects.event(0, event.tenant, event.agent, event.session)
-        await self.listener.hear(Message(subject, event.SerializeToString(), {"Forerun-Owner": OWNER}))
+        waiting = self.listener.hear(Message(subject, event.SerializeToString(), {"Forerun-Owner": OWNER}))
+        if waiting is not None:
+            await waiting
 
     def knows(self, event: event_pb2.SessionEvent) -> bool:
         return self.engine.knows(event.tenant, event.agent, event.session)
