@@ -86,8 +86,7 @@ def _convert(event: event_pb2.SessionEvent, track: _Track) -> Event | None:
     match event.WhichOneof("event"):
         case "opened":
             # A take-over is no new session: what is known of it stays.
-            schemas = tuple((one.name, one.input_schema) for one in event.opened.schemas)
-            return SessionOpened(tuple(event.opened.tools), schemas) if event.epoch <= 1 else None
+            return SessionOpened(tuple(event.opened.tools)) if event.epoch <= 1 else None
         case "user_turn":
             return UserTurn(event.user_turn.text)
         case "model_started":

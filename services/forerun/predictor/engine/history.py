@@ -9,15 +9,9 @@ from forerun.core.canonical import JsonValue
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session began. Only `tools`, the ones that the agent declared, are ever predicted.
-
-    Attributes:
-        tools: Their names.
-        schemas: Names and JSON Schemas of those whose arguments are known.
-    """
+    """A session began. Only `tools`, the ones that the agent declared, are ever predicted."""
 
     tools: tuple[str, ...]
-    schemas: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
