@@ -79,6 +79,14 @@ class ControlPlane:
         """For kubectl and clients, as cluster administrator. Self-contained."""
 
     @property
+    def api_server_pid(self) -> int:
+        """The API server's process."""
+        self._processes.require("kube-apiserver")
+        pid = self._processes.pid("kube-apiserver")
+        assert pid is not None
+        return pid
+
+    @property
     def url(self) -> str:
         """Address of the API server."""
         return f"https://{self._place.address}:{self._place.api_port}"

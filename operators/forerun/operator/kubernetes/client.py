@@ -29,6 +29,8 @@ _WATCH_SECONDS: Final = 30
 _SILENCE_SECONDS: Final = _WATCH_SECONDS + 10.0
 _PAGE: Final = 500
 _CONNECTIONS: Final = 32
+# Nobody looks at what an apply has made of an object: the watch brings it.
+_METADATA_ALONE: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 class Client:
@@ -48,7 +50,7 @@ class Client:
             trust_env=False,
             limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
             timeout=httpx.Timeout(_REQUEST_SECONDS, connect=_CONNECT_SECONDS),
-            headers={"User-Agent": FIELD_MANAGER, "Accept": "application/json"},
+            headers={"User-Agent": FIELD_MANAGER},
         )
 
     @property
@@ -72,14 +74,15 @@ class Client:
         """Replaces an object, only in the resource version that `body` names."""
         return await self._request("PUT", path, body, parameters={"fieldManager": FIELD_MANAGER})
 
-    async def apply(self, path: str, body: Object) -> Object:
+    async def apply(self, path: str, body: Object) -> None:
         """Server-side apply: owns exactly the fields in `body`, and takes them over from whoever wrote them by hand."""
-        return await self._request(
+        await self._request(
             "PATCH",
             path,
             body,
             parameters={"fieldManager": FIELD_MANAGER, "force": "true"},
             content_type="application/apply-patch+yaml",
+            accept=_METADATA_ALONE,
         )
 
     async def merge(self, path: str, body: Object) -> Object:
@@ -148,8 +151,8 @@ class Client:
         """Closes all connections."""
         await self._http.aclose()
 
-    def _headers(self, content_type: str = "application/json") -> dict[str, str]:
-        headers = {"Content-Type": content_type}
+    def _headers(self, content_type: str = "application/json", accept: str = "application/json") -> dict[str, str]:
+        headers = {"Content-Type": content_type, "Accept": accept}
         token = self._access.token()
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -163,6 +166,7 @@ class Client:
         *,
         parameters: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         timeout_seconds: float = _REQUEST_SECONDS,
     ) -> Object:
         content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -172,7 +176,7 @@ class Client:
                 path,
                 content=content,
                 params=dict(parameters or {}),
-                headers=self._headers(content_type),
+                headers=self._headers(content_type, accept),
                 timeout=httpx.Timeout(timeout_seconds, connect=_CONNECT_SECONDS),
             )
         if response.status_code >= 300:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 _WRITERS: Final = 8
 _AGAIN_SECONDS: Final = 5.0
 _EVENTS: Final = 256
+_EVENT_SECONDS: Final = 2.0
 _NOTE_CHARS: Final = 1_000
 _REMEMBERED: Final = 10_000
 
@@ -64,6 +66,7 @@ class Scribe:
         self._told: dict[tuple[str, str, str], tuple[str, str]] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue(_EVENTS)
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
         self.failures = 0
         """Writes that failed since the start; each is tried again with the next look."""
         self.lost_events = 0
@@ -102,6 +105,7 @@ class Scribe:
                 "status": dict(status),
             },
         )
+        self._idle.clear()
         self._wake.set()
         return True
 
@@ -122,6 +126,7 @@ class Scribe:
     async def _write_statuses(self) -> None:
         while True:
             while not self._wishes:
+                self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
             key = next(iter(self._wishes))
@@ -143,6 +148,10 @@ class Scribe:
     async def _write_events(self) -> None:
         while True:
             event = await self._events.get()
+            # What an object's status says is waited for; events only tell about it.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EVENT_SECONDS):
+                    await self._idle.wait()
             if not self._may_write():
                 continue
             try:
