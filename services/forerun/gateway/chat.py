@@ -67,6 +67,15 @@ class _Format(_Body):
     type: Literal["text"]
 
 
+class _ToolName(_Body):
+    name: str = Field(min_length=1, max_length=256)
+
+
+class _NamedTool(_Body):
+    type: Literal["function"]
+    function: _ToolName
+
+
 class ChatBody(_Body):
     """The body of a chat completion."""
 
@@ -85,13 +94,23 @@ class ChatBody(_Body):
     stream: bool = False
     stream_options: _StreamOptions | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=1_000)
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _NamedTool | None = None
     response_format: _Format | None = None
     speculate: bool = True
     """Ours, by the client's `extra_body`: false decodes without drafts."""
 
-    def request(self) -> ModelRequest:
-        """What the model port is asked."""
+    def request(self, expected: tuple[str, ...] = ()) -> ModelRequest:
+        """What the model port is asked.
+
+        Args:
+            expected: Texts that the answer may equal.
+
+        Raises:
+            InvalidArgument: A call is demanded, and there is no tool.
+        """
+        must_call = self.tool_choice not in (None, "auto", "none")
+        if must_call and not self.tools:
+            raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "tool_choice: demands a call, and there are no tools")
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         tools = self.tools if self.tools and self.tool_choice != "none" else None
         return ModelRequest(
@@ -102,6 +121,9 @@ class ChatBody(_Body):
             seed=self.seed,
             stop=tuple(stop),
             tools="" if tools is None else json.dumps(tools),
+            must_call=must_call,
+            only_tool=self.tool_choice.function.name if isinstance(self.tool_choice, _NamedTool) else "",
+            expected=expected,
         )
 
     def options(self) -> dict[str, Any]:

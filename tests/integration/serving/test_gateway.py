@@ -103,6 +103,8 @@ async def test_stop_texts_end_the_answer_before_them(door: Door) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "no tools"),
         ({"stop": ["", "a"]}, "stop strings"),
+        ({"tool_choice": "required"}, "there are no tools"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "there are no tools"),
     ],
 )
 async def test_what_is_not_supported_is_refused_by_name(door: Door, given: dict[str, Any], words: str) -> None:

@@ -25,6 +25,9 @@ from forerun.runtime.models.port import Deadlines, Finished, FinishReason, Messa
 LOOP: Final = "speculative"
 CHAT: Final = "chat"
 
+_PROMPT_END: Final = 8
+"""Tokens of the prompt before an expected text."""
+
 _FINISH: Final[Mapping[str, FinishReason]] = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -65,7 +68,7 @@ class ServedModel:
         if request.continues:
             raise _refused(self.name, "it cannot go on with a message of the assistant")
         try:
-            prompt = await self._prompt(request, deadlines)
+            prompt, expected = await self._prompt(request, deadlines)
             bounds = StreamBounds(
                 first_seconds=deadlines.first_token,
                 idle_seconds=deadlines.between_tokens,
@@ -74,7 +77,7 @@ class ServedModel:
             calls = HermesCalls() if request.tools else None
             asked = Inference(
                 model=LOOP,
-                inputs=[prompt, Tensor("OPTIONS", "BYTES", [json.dumps(self._asked(request)).encode()])],
+                inputs=[prompt, Tensor("OPTIONS", "BYTES", [json.dumps(self._asked(request) | expected).encode()])],
             )
             ended = False
             async with aclosing(self._client.stream(asked, bounds)) as responses:
@@ -87,14 +90,19 @@ class ServedModel:
         if not ended:
             raise broken(self.name, "ended its answer without saying why")
 
-    async def _prompt(self, request: ModelRequest, deadlines: Deadlines) -> Tensor:
+    async def _prompt(self, request: ModelRequest, deadlines: Deadlines) -> tuple[Tensor, dict[str, Any]]:
+        """The prompt's tokens, and the option for what is expected to follow it."""
         conversation = {
             "messages": [_message(one) for one in request.messages],
-            "tools": json.loads(request.tools) if request.tools else [],
+            "tools": json.loads(request.tools) if request.tools and request.describe_tools else [],
+            "expected": request.expected,
         }
         asked = Inference(model=CHAT, inputs=[Tensor("REQUEST", "BYTES", [json.dumps(conversation).encode()])])
         found = await self._client.infer(asked, seconds=deadlines.first_token)
-        return Tensor("PROMPT", "INT32", found.tensors["TOKENS"].values)
+        prompt = found.tensors["TOKENS"].values
+        # Drafts are found by what stands before them, so what is expected begins where the prompt ends.
+        expected = [[*prompt[-_PROMPT_END:], *one] for one in _expected(found.tensors)] if request.expected else []
+        return Tensor("PROMPT", "INT32", prompt), {"expected": expected} if expected else {}
 
     def _asked(self, request: ModelRequest) -> dict[str, Any]:
         options: dict[str, Any] = {**self._options, "stop": list(request.stop)}
@@ -107,6 +115,8 @@ class ServedModel:
         ):
             if value is not None:
                 options[name] = value
+        if request.must_call:
+            options |= {"calls": json.loads(request.tools or "[]"), "call": request.only_tool}
         return options
 
     def _events(self, event: Mapping[str, Any], calls: HermesCalls | None) -> list[ModelEvent]:
@@ -123,6 +133,12 @@ class ServedModel:
             reason = FinishReason.TOOL_CALLS if called else _FINISH[finish]
             found.append(Finished(reason, Usage(int(usage["prompt"]), int(usage["generated"])), self.name))
         return found
+
+
+def _expected(tensors: Mapping[str, Tensor]) -> list[list[int]]:
+    (content,) = tensors["EXPECTED"].values
+    found: list[list[int]] = json.loads(content if isinstance(content, bytes) else b"[]")
+    return found
 
 
 def _message(message: Message) -> dict[str, Any]:

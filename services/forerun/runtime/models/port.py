@@ -61,6 +61,13 @@ class ModelRequest:
         stop: Texts that end the generation.
         tools: JSON text of the list of tools, in the form of chat completions; empty for none.
         continues: The last message is an assistant's, and is to be gone on with.
+        must_call: The answer is a call of one of the tools and nothing else. A model that is served here is held to a
+            single valid call, token by token; other providers are asked for it (`tool_choice`), and what they send is
+            theirs.
+        only_tool: The tool that has to be called then; empty: any.
+        describe_tools: The tools go into the prompt by the model's own template; False: the messages describe them.
+            Other providers always describe them.
+        expected: Texts that the answer may equal, likeliest first: drafts for models that are served here.
     """
 
     messages: tuple[Message, ...]
@@ -71,6 +78,10 @@ class ModelRequest:
     stop: tuple[str, ...] = ()
     tools: str = ""
     continues: bool = False
+    must_call: bool = False
+    only_tool: str = ""
+    describe_tools: bool = True
+    expected: tuple[str, ...] = ()
 
     @property
     def greedy(self) -> bool:

@@ -45,6 +45,9 @@ def request_body(request: ModelRequest, provider: Provider) -> bytes:
         body["stop"] = list(request.stop)
     if request.tools:
         body["tools"] = json.loads(request.tools)
+        if request.must_call:
+            named = {"type": "function", "function": {"name": request.only_tool}}
+            body["tool_choice"] = named if request.only_tool else "required"
     if request.continues:
         # As vLLM and SGLang have it; endpoints that go on by themselves do not mind.
         body |= {"continue_final_message": True, "add_generation_prompt": False}
