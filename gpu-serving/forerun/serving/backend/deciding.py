@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forerun.core.errors import CoreError
 from forerun.core.tokens.distribution import Distribution
-from forerun.core.tokens.drafts import ROOT, chain
+from forerun.core.tokens.drafts import ROOT, Draft, chain
 from forerun.core.tokens.sampling import SamplingOptions, TokenCounts
 from forerun.core.tokens.verify import rule_for, verify
-from forerun.serving.backend.constraint import Constraint
 from forerun.serving.backend.engines import Engine, Scores
 from forerun.serving.backend.options import json_of, sampling_of
 from forerun.serving.backend.sequences import Refused
+
+if TYPE_CHECKING:
+    # It needs numpy, which only the model server's environment has; this module runs in tests, too.
+    from forerun.serving.backend.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +113,31 @@ class Decider:
         """The tokens before the answer."""
         self._counts = TokenCounts(prompt)
 
-    def decide(self, rows: Sequence[Scores], drafted: Sequence[int], position: int) -> Decision:
+    def decide(
+        self, rows: Sequence[Scores], drafted: Sequence[int], position: int, parents: Sequence[int] | None = None
+    ) -> Decision:
         """What follows from the scores after the last certain token and after each drafted one.
+
+        Args:
+            rows: These scores.
+            drafted: What was drafted.
+            position: Of the first new token.
+            parents: Of a tree: which drafted token each one follows; None: the one before it.
 
         Raises:
             Refused: The scores leave no token.
         """
+        nodes = len(drafted)
+        draft = chain(drafted, "") if parents is None else Draft(drafted, parents, [0.0] * nodes, "")
 
         def after(node: int, counts: TokenCounts) -> Distribution:
             scores = rows[node + 1][: self._real]
             if self._constraint is not None:
-                scores = self._constraint.masked(scores, drafted[: node + 1])
+                scores = self._constraint.masked(scores, draft.path(node))
             return self._engine.process(scores, counts, self._options.sampling)
 
         try:
-            found = verify(chain(drafted, ""), after, self._counts, self._rule, position)
+            found = verify(draft, after, self._counts, self._rule, position)
         except CoreError as error:
             raise Refused(str(error)) from error
         if self._constraint is not None:
