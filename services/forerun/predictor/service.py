@@ -36,7 +36,7 @@ _READ_PAGE: Final = 1_000
 _YIELD_EVERY: Final = 64
 # Events that only teach wait for each other, and for a prediction that needs them: to learn from one by one what comes
 # within milliseconds costs half as much again, because the caches of the processor are cold each time.
-_LEARN_WITHIN_SECONDS: Final = 0.05
+_LEARN_WITHIN_SECONDS: Final = 0.2
 _MOST_UNLEARNED: Final = 32
 
 

@@ -133,7 +133,7 @@ def test_an_event_that_only_teaches_is_learned_soon_also_where_nothing_follows()
                 await room.hear(opened(session))
                 await asyncio.sleep(0.01)
                 assert not room.knows(opened(session))
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
                 assert room.knows(opened(session))
 
     run_virtual(main)
