@@ -415,6 +415,28 @@ async def test_closing_removes_everything(world: World, seed: Path) -> None:
     assert list((world.root / "workspaces").glob("*/*")) == []
 
 
+async def test_who_waited_for_a_workspace_that_was_closed_finds_none(world: World) -> None:
+    workspace = await world.workspace()
+    await workspace.fork("one")
+    waiting: list[asyncio.Task[object]] = []
+    async with workspace.writing():
+
+        async def merge() -> int:
+            async with workspace.writing():
+                return await workspace.merge("one")
+
+        waiting.append(asyncio.ensure_future(merge()))
+        await asyncio.sleep(0)
+        await world.workspaces.close(Owner("acme", "s.1"))
+    for work in (*waiting, workspace.fork("two"), workspace.merged("one")):
+        with pytest.raises(NotFound):
+            await work
+    with pytest.raises(NotFound):
+        async with workspace.read():
+            pass
+    assert not list((world.root / "workspaces").glob("*/*"))
+
+
 async def test_forgotten_workspaces_are_removed_and_used_ones_are_not(world: World, seed: Path) -> None:
     now = 1_000_000.0
 

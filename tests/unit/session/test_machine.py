@@ -481,6 +481,20 @@ def test_every_launch_has_one_outcome_and_the_books_balance() -> None:
     assert d.machine.totals.executions == len(d.executed)
 
 
+def test_a_commit_that_fails_after_the_end_of_its_session_executes_nothing() -> None:
+    d = Driver(merges=False)
+    d.propose(proposal("build", id=1))
+    d.run(until=5.0)
+    d.do(d.machine.asked(1, [asked(0, "build", id=1)], d.now))
+    assert len(d.merged) == 1, "it is being committed"
+    d.do(d.machine.close("done", d.now))
+    assert (1, 0) not in d.answers, "the end of a commit is waited for"
+    d.run()
+    assert d.answers[(1, 0)].status is CallStatus.CANCELLED
+    assert d.answers[(1, 0)].failure == Failure("SESSION_ENDED", "the session has ended")
+    assert len(d.executed) == 1
+
+
 def test_identity_holds_for_another_order_of_keys() -> None:
     first, second = prepared("get", id=1, x={"b": 1, "a": [1, 2]}), prepared("get", x={"a": [1, 2], "b": 1}, id=1)
     assert first.identity == second.identity

@@ -251,6 +251,7 @@ class Calls:
     def cancel_all(self, failure: Failure) -> None:
         """Takes back everything that is open; nothing new starts."""
         self._ending = True
+        self._lookup.end(failure)
         for call in list(self._open.values()):
             if call.stage is not Stage.DONE and not self._settles(call):
                 self._abort(call, CallStatus.CANCELLED, failure)

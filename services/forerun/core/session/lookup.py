@@ -13,7 +13,7 @@ from forerun.core.session.effects import ReadShared
 from forerun.core.session.failures import UNCERTAIN_MERGE
 from forerun.core.session.flights import Flights
 from forerun.core.session.memo import Remembered
-from forerun.core.session.model import ExecutionResult
+from forerun.core.session.model import ExecutionResult, Failure
 from forerun.core.session.speculated import Committed, Uncertain
 from forerun.core.session.speculation import Speculations
 
@@ -27,6 +27,11 @@ class Lookup:
         self._direct = direct
         self._close = close
         self._flights: Flights[Call] = Flights()
+        self._over: Failure | None = None
+
+    def end(self, failure: Failure) -> None:
+        """The session has ended: what is known may still answer a call, and nothing is executed for one."""
+        self._over = failure
 
     def look(self, call: Call) -> None:
         """Looks for a result that may answer the call; where there is none, it is executed."""
@@ -100,6 +105,10 @@ class Lookup:
 
     def _taken(self, call: Call, committed: Committed | Uncertain | None) -> None:
         if call.stage is not Stage.JOINED:
+            return
+        if committed is None and self._over is not None:
+            cancelled = call_answer(call, self._c.now, CallStatus.CANCELLED, None, self._over, Served.UNSPECIFIED)
+            self._close(call, cancelled, journal=True)
             return
         if committed is None:
             self._direct.start(call)

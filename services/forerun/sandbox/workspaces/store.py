@@ -78,6 +78,8 @@ class Workspaces:
         opening = self._open.pop(owner, None)
         if opening is not None:
             await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                await opening.result().close()
         await in_thread(remove, self._directory(owner))
 
     async def sweep(self, idle_seconds: float) -> None:

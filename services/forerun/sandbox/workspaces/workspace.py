@@ -79,6 +79,7 @@ class Workspace:
         self._idle = asyncio.Event()
         self._lock = asyncio.Lock()
         self._writing = asyncio.Lock()
+        self._closed = False
         self.version = 0
 
     async def open(self, seed: Path | None) -> None:
@@ -91,12 +92,20 @@ class Workspace:
         async with self._lock:
             await in_thread(self._open, seed)
 
+    async def close(self) -> None:
+        """Removes it with all forks. Who has waited for another one's work in it meanwhile finds nothing to work on."""
+        async with self._lock:
+            self._closed = True
+            self._forks.clear()
+            await in_thread(remove, self._directory)
+
     async def fork(self, fork: str) -> None:
         """Makes a fork of the present content. Idempotent by id, as long as the fork is there.
 
         Raises:
             ResourceExhausted: The session has its number of forks.
             Aborted: A fork of this id was merged already.
+            NotFound: The workspace was closed.
         """
         async with self._lock:
             await self._settled()
@@ -143,8 +152,12 @@ class Workspace:
 
         What it writes all the same is thrown away where the strategy is overlay; otherwise the kernel refuses it, or,
         at level `process`, it stays.
+
+        Raises:
+            NotFound: The workspace was closed.
         """
         async with self._lock:
+            await self._settled()
             base, throwaway = self._base(), None
             view = View(Bind(str(base), read_only=True), ())
             if self._strategy is Strategy.OVERLAY:
@@ -171,7 +184,11 @@ class Workspace:
             yield
 
     async def merged(self, name: str) -> bool:
-        """True where a fork was merged under this name."""
+        """True where a fork was merged under this name.
+
+        Raises:
+            NotFound: The workspace was closed.
+        """
         async with self._lock:
             await self._settled()
             return name in self._merges
@@ -197,7 +214,7 @@ class Workspace:
             name: Under which it is known from then on; empty: its id.
 
         Raises:
-            NotFound: There is no such fork.
+            NotFound: There is no such fork, or the workspace was closed.
             Aborted: The workspace has changed since the fork was made, or another fork was merged under the name; the
                 fork is untouched.
             FailedPrecondition: A command still runs in the fork.
@@ -283,6 +300,8 @@ class Workspace:
 
     async def _settled(self) -> None:
         """Finishes a merge that an error of the disk has stopped half-way, before anything else is done."""
+        if self._closed:
+            raise NotFound(ErrorReason.WORKSPACE_LOST, "the session has ended, and its workspace with it")
         await in_thread(self._finish_merge)
 
     async def _remove_replaced(self) -> None:
