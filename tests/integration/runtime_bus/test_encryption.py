@@ -18,6 +18,7 @@ from forerun.cli.broker import Login, until_done
 from forerun.cli.credentials.certificates import issue, new_authority
 from forerun.cli.up.ports import free_ports
 from forerun.orchestrator.settings import OrchestratorSettings
+from forerun.runtime import subjects
 from forerun.runtime.broker import find_server, new_passwords
 from forerun.runtime.bus_connect import BusPart
 from forerun.runtime.clock import SystemClock
@@ -100,6 +101,9 @@ async def test_a_service_connects_encrypted_also_after_the_broker_was_away(tmp_p
         assert made.bus.connected
     try:
         await connected(made, False)
+        for _ in range(20):  # tries to connect come and go meanwhile
+            await made.bus.notify(subjects.demand("o"), b"dropped")
+            await asyncio.sleep(0.05)
         async with broker(tmp_path, options(tmp_path, port, tls)):
             await connected(made, True)
     finally:
