@@ -27,6 +27,7 @@ class Findings:
         vocabulary: The comparison of target and draft; None: there is no draft, or no file to compare.
         memory: The plan of GPU memory; None without GPUs.
         host_bytes: Memory of weights on CPU; None where it is not known.
+        trees: The target verifies trees of drafted tokens; otherwise chains.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -34,6 +35,7 @@ class Findings:
     vocabulary: Comparison | None = None
     memory: MemoryPlan | None = None
     host_bytes: int | None = None
+    trees: bool = False
 
 
 def check(profile: Profile, *, base: Path, memory_bytes: int | None = None) -> Findings:
@@ -54,7 +56,7 @@ def check(profile: Profile, *, base: Path, memory_bytes: int | None = None) -> F
         problems.append(
             f"the models need about {host / 1e9:.1f} GB of memory, this machine has {memory_bytes / 1e9:.1f}"
         )
-    return Findings(problems, warnings, comparison, plan, host)
+    return Findings(problems, warnings, comparison, plan, host, profile.verifies_trees)
 
 
 def _engines(profile: Profile) -> list[tuple[str, Engine]]:

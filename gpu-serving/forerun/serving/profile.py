@@ -148,6 +148,8 @@ class Coupled(_Strict):
         histories: Most that are kept.
         history_folder: Where they survive a restart; without it they do not.
         max_depth: Most tokens drafted for a pass.
+        branches: More than 1: drafts that cost no model are trees, in which so many tokens at most follow the same one.
+            The target has to verify trees.
         table: Step times that `forerun models calibrate` measured; without it the controller has its prior.
     """
 
@@ -157,6 +159,7 @@ class Coupled(_Strict):
     histories: int = Field(default=64, ge=2, le=100_000)
     history_folder: Path | None = None
     max_depth: int = Field(default=DEPTH, ge=0, le=DEPTH)
+    branches: int = Field(default=1, ge=1, le=DEPTH)
     table: Path | None = None
 
 
@@ -234,7 +237,14 @@ class Profile(_Strict):
                 raise ValueError(f"the engine {self.target.kind} speculates itself: use kind: engine")
             if ("model" in self.speculation.drafters) != (self.draft is not None):
                 raise ValueError("the drafter `model` and a draft model need each other")
+            if self.speculation.branches > 1 and not self.verifies_trees:
+                raise ValueError(f"the engine {self.target.kind} verifies chains only: leave speculation.branches at 1")
         return self
+
+    @property
+    def verifies_trees(self) -> bool:
+        """The target can verify a tree of drafted tokens in one pass, with the scores that a chain would give."""
+        return isinstance(self.target, ToyEngine)
 
     def _check_gpu(self) -> None:
         speculation, target = self.speculation, self.target

@@ -44,7 +44,10 @@ class LocalTarget:
         self._decider.begin(prompt)
         return self._decided(self._cache.feed(prompt, 1), [])
 
-    async def verify(self, keep: int, last: int, drafted: Sequence[int], live: int) -> Verdict:
+    async def verify(
+        self, keep: int, last: int, drafted: Sequence[int], live: int, parents: Sequence[int] | None = None
+    ) -> Verdict:
+        assert parents is None, "what the served trees are compared with decodes chains"
         self._cache.keep(keep)
         return self._decided(self._cache.feed([last, *drafted], len(drafted) + 1), drafted)
 

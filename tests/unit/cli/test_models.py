@@ -29,6 +29,7 @@ def test_a_pair_that_means_the_same_is_fine(tmp_path: Path, capsys: pytest.Captu
     assert main(["models", "check", written(tmp_path, TOY), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ok"]
+    assert found["verifies_trees"]
     assert found["vocabulary"] == {
         "same": True, "tokens": 64, "padding": 0, "differences": 0, "first_differences": [],
     }  # fmt: skip

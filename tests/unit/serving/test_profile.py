@@ -20,6 +20,7 @@ SHAPE = {"parameters": 7_000_000_000, "layers": 28, "kv_heads": 4, "head_width":
 GPUS = {"count": 2, "memory_bytes": 48 * 1024**3}
 VLLM = {"kind": "vllm", "model": "/m/target", "shape": SHAPE}
 TOY = {"kind": "toy"}
+OPENVINO = {"kind": "openvino", "weights": "w.gguf", "tokenizer": "t.json"}
 
 
 def profile(**fields: Any) -> Profile:
@@ -42,6 +43,7 @@ def test_built_in_profiles_are_valid_and_fit(name: str) -> None:
         ({"speculation": {"kind": "coupled", "drafters": ["model"]}}, "need each other"),
         ({"draft": TOY, "speculation": {"kind": "coupled", "drafters": ["recall"]}}, "need each other"),
         ({"speculation": {"kind": "coupled", "max_depth": 8}}, "max_depth"),
+        ({"target": OPENVINO, "speculation": {"kind": "coupled", "branches": 2}}, "verifies chains only"),
         ({"target": VLLM}, "needs `gpus`"),
         ({"target": {**VLLM, "gpus": 4}, "gpus": GPUS}, "the machine has 2"),
         ({"target": VLLM, "gpus": GPUS, "speculation": {"kind": "coupled"}}, "speculates itself"),

@@ -11,7 +11,7 @@ import pytest
 
 from forerun.core.errors import CoreError
 from forerun.core.tokens.context import SEPARATOR, ContextIndex, Occurrence
-from forerun.core.tokens.drafts import NOTHING, Draft, chain
+from forerun.core.tokens.drafts import NOTHING, ROOT, Draft, chain
 from forerun.core.tokens.evidence import Evidence, EvidenceWeights
 from forerun.core.tokens.histories import Histories, HistoryKey
 from forerun.core.tokens.history import History, SortedRun, merge
@@ -402,3 +402,8 @@ def test_sources_compete_by_expected_tokens_a_second() -> None:
     assert best([free, Offer("model", 2.8, 2.0)], 1.0) == Offer("model", 2.8, 2.0)
     assert best([Offer("recall", 0.1, 1.2)], 1.0) is None
     assert best([], 1.0) is None
+
+
+def test_a_path_of_a_tree_holds_what_stands_before_its_node() -> None:
+    tree = Draft([5, 6, 7, 8], [ROOT, 0, 0, 2], [0.0] * 4, "test")
+    assert [tree.path(node) for node in (ROOT, 0, 1, 2, 3)] == [[], [5], [5, 6], [5, 7], [5, 7, 8]]

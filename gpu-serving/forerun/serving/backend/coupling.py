@@ -90,9 +90,12 @@ class ServedTarget:
         """Feeds the prompt; the first token."""
         return _verdict(*await self._asked.ask(prompt, [0, 0, live]))
 
-    async def verify(self, keep: int, last: int, drafted: Sequence[int], live: int) -> Verdict:
+    async def verify(
+        self, keep: int, last: int, drafted: Sequence[int], live: int, parents: Sequence[int] | None = None
+    ) -> Verdict:
         """Verifies what was drafted to follow `last`."""
-        return _verdict(*await self._asked.ask([last, *drafted], [keep, len(drafted), live]))
+        control = [keep, len(drafted), live, *(parents or ())]
+        return _verdict(*await self._asked.ask([last, *drafted], control))
 
     async def close(self) -> None:
         """Frees its slot."""

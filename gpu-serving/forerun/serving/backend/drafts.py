@@ -112,6 +112,7 @@ class Drafts:
         depth: How deep.
         fixed: So deep in any case, as far as there is room; None: as the controller decides.
         counted: Told how each proposal ended: its drafter, tokens proposed and accepted.
+        branches: More than 1: what costs no model drafts trees.
     """
 
     def __init__(
@@ -121,12 +122,14 @@ class Drafts:
         depth: Depth,
         fixed: int | None,
         counted: Callable[[str, int, int], None],
+        branches: int = 1,
     ) -> None:
         self._recall = recall
         self._model = model
         self._depth = depth
         self._fixed = fixed
         self._counted = counted
+        self._branches = branches
         self._scored: Sequence[int] = ()
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -152,7 +155,9 @@ class Drafts:
         source = self._winner(recalled, decision, live, size)
         if self._model is not None and source == MODEL:
             return await self._model.propose(context, decision.depth, live)
-        return Proposal(list(recalled.tokens) if source == RECALL else [], RECALL)
+        if source != RECALL:
+            return Proposal([], RECALL)
+        return Proposal(recalled.tokens, RECALL, parents=None if recalled.is_chain else recalled.parents)
 
     def _winner(self, recalled: Draft, model: DepthDecision, live: int, context: int) -> str | None:
         """Whose draft is verified; None: nobody's, as a pass without one is expected to give more."""
@@ -188,7 +193,7 @@ class Drafts:
             return NOTHING
         decision = self._decided(ALONE, context, cap, live)
         if decision.depth > 0:
-            return self._recall.propose(decision.depth)
+            return self._recall.propose(decision.depth, self._branches)
         if decision.score:
             self._scored = self._recall.propose(cap).tokens
         return NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from forerun.core.tokens import sampling
 from forerun.core.tokens.distribution import Distribution
@@ -40,6 +40,22 @@ class TokenSequence(Protocol):
 
         The same tokens give the same bits however they are cut into calls, after the prompt.
         """
+        ...
+
+
+@runtime_checkable
+class TreeSequence(TokenSequence, Protocol):
+    """One text of a model that verifies trees of drafted tokens in one pass."""
+
+    def feed_tree(self, last: int, tokens: Sequence[int], parents: Sequence[int]) -> list[Scores]:
+        """Feeds a certain token, and gives the scores after it and after each token of a tree that follows it.
+
+        The same bits as a chain along each path would give. Until `accept` the tree is not in the cache.
+        """
+        ...
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """These tokens of the tree, a path from its root, are in the cache from now on."""
         ...
 
 

@@ -40,8 +40,10 @@ class TargetPort(Protocol):
         """Feeds the prompt; the first token."""
         ...
 
-    async def verify(self, keep: int, last: int, drafted: Sequence[int], live: int) -> Verdict:
-        """Goes on after `keep` tokens with `last`, and checks what was drafted to follow it."""
+    async def verify(
+        self, keep: int, last: int, drafted: Sequence[int], live: int, parents: Sequence[int] | None = None
+    ) -> Verdict:
+        """Goes on after `keep` tokens with `last`, and checks what was drafted to follow it; a tree by its parents."""
         ...
 
     async def close(self) -> None:
@@ -57,11 +59,13 @@ class Proposal:
         tokens: In order; empty: nothing is known.
         drafter: Who proposes it.
         seconds: What it took, where that counts.
+        parents: Of a tree: which of the tokens each one follows; None: the one before it.
     """
 
     tokens: Sequence[int]
     drafter: str = ""
     seconds: float = 0.0
+    parents: Sequence[int] | None = None
 
 
 class DraftPort(Protocol):
@@ -172,7 +176,7 @@ class Loop:
         room = min(self.answer.left - 1, self.limit - len(context) - 1, self.most)
         wanted = self.speculate and room > 0
         proposal = await self.draft.propose(context, room, live) if wanted else Proposal(())
-        verdict = await self.target.verify(len(context) - 1, context[-1], proposal.tokens, live)
+        verdict = await self.target.verify(len(context) - 1, context[-1], proposal.tokens, live, proposal.parents)
         self.counts.passes += 1
         self.counts.proposed += len(proposal.tokens)
         self.counts.accepted += verdict.accepted

@@ -176,13 +176,17 @@ class TritonPythonModel:
         recall = self._recall(options) if RECALL in wanted else None
         return Loop(
             ServedTarget(settings["target_model"], sequence, passed_on),
-            Drafts(recall, model, self._depth, options.depth, self._judged),
+            Drafts(recall, model, self._depth, options.depth, self._judged, self._branches(options)),
             Answer(options.stop, self._bytes.__getitem__),
             options.speculate,
             lambda: self._admission.live,
             settings["context_tokens"] - ROWS,
             min(settings["max_depth"], settings["max_depth"] if options.cap is None else options.cap),
         )
+
+    def _branches(self, options: Options) -> int:
+        most = int(self._settings["branches"])
+        return most if options.branches is None else max(1, min(most, options.branches))
 
     def _recall(self, options: Options) -> RecallDrafter:
         histories = self._memory.of(options.tenant, options.agent) if options.history else []

@@ -15,8 +15,9 @@ from forerun.serving.backend.sequences import Refused
 _SAMPLING: Final = frozenset(one.name for one in fields(SamplingOptions))
 _OTHERS: Final[Mapping[str, type]] = {
     "coupled": bool, "max_tokens": int, "stop": list, "stop_tokens": list, "keep_stop": bool, "ignore_end": bool,
-    "logprobs": bool, "speculate": bool, "depth": int, "cap": int, "drafters": list, "history": bool, "expected": list,
-    "tenant": str, "agent": str, "erase": bool, "calls": list, "call": str,
+    "logprobs": bool, "speculate": bool, "depth": int, "cap": int, "branches": int,
+    "drafters": list, "history": bool, "expected": list, "tenant": str, "agent": str, "erase": bool, "calls": list,
+    "call": str,
 }  # fmt: skip
 _NAMES: Final = 256
 _EXPECTED_TOKENS: Final = 8_192
@@ -35,6 +36,7 @@ class Options:
         speculate: False: without drafts (the opt-out).
         depth: Tokens to draft for each pass; None: the controller decides.
         cap: The governor's bound on them; None: the profile's.
+        branches: Tokens that may follow the same drafted one, at most; None: the profile's. 1: chains.
         drafters: Only these; None: all that there are.
         history: Use and keep outputs for later drafts.
         expected: Texts that are expected, such as predicted calls, as tokens.
@@ -52,6 +54,7 @@ class Options:
     speculate: bool
     depth: int | None
     cap: int | None
+    branches: int | None
     drafters: frozenset[str] | None
     history: bool
     expected: tuple[tuple[int, ...], ...]
@@ -93,6 +96,7 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
         speculate=given.get("speculate", True),
         depth=given.get("depth"),
         cap=given.get("cap"),
+        branches=given.get("branches"),
         drafters=frozenset(given["drafters"]) if "drafters" in given else None,
         history=given.get("history", True),
         expected=tuple(tuple(_tokens(one)) for one in given.get("expected", [])),

@@ -1,9 +1,9 @@
 """The Triton model of a target or a draft: sequences with their caches, and passes over them.
 
 A request is one pass of one sequence. `CONTROL` is [tokens of the sequence to keep, drafted tokens, sequences that are
-decoded now]; a target verifies the drafted tokens that end `TOKENS` and answers with what the text goes on with, a
-draft feeds `TOKENS` and answers with so many tokens that may follow. Verification happens here, so that only token ids
-travel: the scores of one token are 200 kB.
+decoded now, and for a tree the parent of each drafted token]; a target verifies the drafted tokens that end `TOKENS`
+and answers with what the text goes on with, a draft feeds `TOKENS` and answers with so many tokens that may follow.
+Verification happens here, so that only token ids travel: the scores of one token are 200 kB.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from forerun.core.tokens.drafts import ROOT
 from forerun.serving.backend.constraint import Constraint, Grammars
 from forerun.serving.backend.deciding import Decider, ModelOptions
-from forerun.serving.backend.engines import TokenSequence, load
+from forerun.serving.backend.engines import TokenSequence, TreeSequence, load
 from forerun.serving.backend.sequences import Refused, Sequences
 from forerun.serving.backend.vocabulary import from_tokenizer, token_bytes, toy_bytes
 
@@ -46,6 +47,7 @@ class _Pass:
     keep: int
     drafted: int
     live: int
+    parents: list[int] | None
     options: str
 
 
@@ -106,9 +108,18 @@ class TritonPythonModel:
         return _Text(self._engine.open(), decider)
 
     def _verify(self, text: _Text, one: _Pass) -> tuple[list[int], dict[str, Any]]:
-        rows = text.cache.feed(one.tokens, one.drafted + 1)
         certain = len(one.tokens) - one.drafted
-        verdict = text.decider.decide(rows, one.tokens[certain:], one.keep + certain)
+        drafted = one.tokens[certain:]
+        if one.parents is None:
+            rows = text.cache.feed(one.tokens, one.drafted + 1)
+            verdict = text.decider.decide(rows, drafted, one.keep + certain)
+        elif isinstance(text.cache, TreeSequence):
+            _check_tree(drafted, one.parents)
+            rows = text.cache.feed_tree(one.tokens[0], drafted, one.parents)
+            verdict = text.decider.decide(rows, drafted, one.keep + certain, one.parents)
+            text.cache.accept(verdict.tokens[: verdict.accepted])
+        else:
+            raise Refused("this target verifies chains only")
         report: dict[str, Any] = {"accepted": verdict.accepted}
         if verdict.logprobs is not None:
             report["logprobs"] = verdict.logprobs
@@ -131,6 +142,11 @@ def _token_bytes(engine: Mapping[str, Any]) -> list[bytes]:
     return token_bytes(from_tokenizer("model", Path(engine["tokenizer"])))
 
 
+def _check_tree(drafted: Sequence[int], parents: Sequence[int]) -> None:
+    if len(parents) != len(drafted) or any(not ROOT <= parent < node for node, parent in enumerate(parents)):
+        raise Refused("a tree needs a parent before each drafted token")
+
+
 def _declared(seconds: float) -> dict[str, Any]:
     """For a report: what a toy's pass is said to take, in place of what it took."""
     return {"seconds": seconds, "declared": True}
@@ -150,6 +166,7 @@ def _read(request: Any) -> _Pass:
         keep=control[0],
         drafted=control[1],
         live=max(_LIVE_WITHOUT_CONTROL, control[2]),
+        parents=control[3:] or None,
         options="{}" if options is None else options.as_numpy().reshape(-1)[0].decode(),
     )
 

@@ -104,3 +104,16 @@ class ToySession:
         assert stop <= self.limit, "callers check the limit first"
         return [self._model.scores(self._tokens[max(0, end - self._model.spec.order) : end])
                 for end in range(max(start, stop - wanted) + 1, stop + 1)]  # fmt: skip
+
+    def feed_tree(self, last: int, tokens: Sequence[int], parents: Sequence[int]) -> list[list[float]]:
+        """Feeds `last`, and gives the scores after it and after each node of a tree, by the node's path."""
+        self._tokens.append(last)
+        paths: list[list[int]] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else ()), token])
+        order = self._model.spec.order
+        return [self._model.scores([*self._tokens[-order:], *path]) for path in ([], *paths)]
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Keeps a path of the tree."""
+        self._tokens.extend(tokens)

@@ -56,6 +56,7 @@ def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict
         if speculation.history_folder is None
         else str((base / speculation.history_folder).resolve()),
         "max_depth": speculation.max_depth,
+        "branches": speculation.branches,
         "table": None if speculation.table is None else str((base / speculation.table).resolve()),
         "context_tokens": profile.context_tokens,
         "slots": profile.slots,

@@ -19,7 +19,7 @@ from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument
 from forerun.runtime.settings import EXIT_FAILED, EXIT_MISSING
 from forerun.serving.backend.drafts import ALONE, WITH_DRAFT
 from forerun.serving.check import Findings, check
-from forerun.serving.profile import BUILT_IN, EngineSpeculation, Profile, read_profile
+from forerun.serving.profile import BUILT_IN, Coupled, EngineSpeculation, Profile, read_profile
 from forerun.serving.render.repository import render, write
 from forerun.serving.schedule import schedule
 from forerun.serving.server import HOME
@@ -158,12 +158,15 @@ def _as_json(profile: Profile, findings: Findings) -> dict[str, object]:
             "wanted_tokens": memory.wanted_tokens,
         },
         "host_bytes": findings.host_bytes,
+        "verifies_trees": findings.trees,
     }
 
 
 def _show(profile: Profile, findings: Findings) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"profile {profile.name}: {profile.target.kind}", markup=False)
+    if isinstance(profile.speculation, Coupled):
+        console.print(f"the target verifies {'trees' if findings.trees else 'chains'} of drafted tokens")
     if findings.vocabulary is not None and findings.vocabulary.same:
         console.print(
             f"target and draft have the same {findings.vocabulary.usable} tokens"

@@ -54,6 +54,14 @@ class Draft:
         """No node has a sibling, so that any target can verify it in one pass."""
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root to a node; none for the root."""
+        found: list[int] = []
+        while node != ROOT:
+            found.append(self.tokens[node])
+            node = self.parents[node]
+        return found[::-1]
+
     def children(self) -> list[list[int]]:
         """Nodes below each node; those below the root come last, so that index `ROOT` finds them."""
         found: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
