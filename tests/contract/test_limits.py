@@ -33,6 +33,7 @@ OUTLET = "unit/orchestrator/test_outlet.py"
 PLANS = "unit/plan/test_check.py"
 MODELS = "unit/runtime/test_models.py"
 ANSWERS = "integration/orchestrator/test_answers.py"
+GUESSES = "unit/predictor/test_second_guess.py"
 GRAMMARS = "property/grammar/test_grammar.py"
 WORKSPACES = "integration/sandbox/test_workspaces.py"
 
@@ -54,6 +55,10 @@ TESTS = {
     "GRAMMAR_STATES": [f"{GRAMMARS}::test_grammars_are_bounded"],
     "GRAMMAR_STRING_CHARS": [f"{GRAMMARS}::test_grammars_are_bounded"],
     "GRAMMAR_LIST_ITEMS": [f"{GRAMMARS}::test_grammars_are_bounded"],
+    "GUESS_SITES": [f"{GUESSES}::test_sites_are_bounded_and_a_forgotten_one_is_off_again"],
+    "GUESS_AGENTS": [f"{GUESSES}::test_agents_and_sessions_are_bounded"],
+    "GUESS_TRANSCRIPT_CHARS": [f"{GUESSES}::test_a_transcript_keeps_the_latest_text"],
+    "GUESS_SCHEMAS_BYTES": ["unit/orchestrator/test_schemas.py::test_schemas_go_into_the_journal_up_to_a_bound"],
     "CALLS_PER_MESSAGE": [f"{CALLS}::test_one_call_more_than_a_message_may_have_is_one_error_that_names_the_bound"],
     "CALLS_IN_FLIGHT_PER_MESSAGE": [
         f"{BATCHES}::test_eight_hundred_reads_run_sixteen_at_a_time_and_all_are_answered"

@@ -58,6 +58,10 @@ TABLE: Final[Mapping[str, Beyond]] = {
     "GRAMMAR_STATES": Beyond("The tool cannot be called under a grammar; others can."),
     "GRAMMAR_STRING_CHARS": Beyond("A string with a bound ends there, where a grammar holds."),
     "GRAMMAR_LIST_ITEMS": Beyond("A list with a bound ends there, where a grammar holds."),
+    "GUESS_SITES": Beyond("The least recently used site is forgotten, and off again."),
+    "GUESS_AGENTS": Beyond("The least recently used agent is forgotten: its sites are off again."),
+    "GUESS_TRANSCRIPT_CHARS": Beyond("Older text is forgotten."),
+    "GUESS_SCHEMAS_BYTES": Beyond("Schemas of further tools are left out; these are not guessed."),
     "CALLS_PER_MESSAGE": Beyond("The message is refused, nothing of it runs.", ("ARGUMENT_INVALID",)),
     "CALLS_IN_FLIGHT_PER_MESSAGE": Beyond("Further calls of the message wait in order."),
     "CALLS_IN_FLIGHT_PER_TENANT": Beyond(

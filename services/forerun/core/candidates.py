@@ -20,6 +20,7 @@ class Candidate:
         site: Call site: digest of tenant, agent, context signature and tool.
         explanation: Which engine derived it and from what, for people.
         expected_seconds: Expected duration of the call, or None where nothing was measured.
+        prediction_seconds: Seconds of a model that the candidate took; 0 for what statistics gave.
     """
 
     tool: str
@@ -30,6 +31,7 @@ class Candidate:
     site: str
     explanation: str
     expected_seconds: float | None = None
+    prediction_seconds: float = 0.0
 
 
 def problems(candidate: Candidate) -> list[str]:
@@ -47,6 +49,8 @@ def problems(candidate: Candidate) -> list[str]:
         found.append("rank: must not be negative")
     if candidate.expected_seconds is not None and not 0.0 <= candidate.expected_seconds < float("inf"):
         found.append("expected_seconds: must be a finite number that is not negative")
+    if not 0.0 <= candidate.prediction_seconds < float("inf"):
+        found.append("prediction_seconds: must be a finite number that is not negative")
     if len(candidate.explanation) > limits.CANDIDATE_EXPLANATION_CHARS:
         found.append(f"explanation: must have at most {limits.CANDIDATE_EXPLANATION_CHARS} characters")
     return found

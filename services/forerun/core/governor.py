@@ -117,7 +117,8 @@ def estimate(
     """
     bound = lower_bound(candidate.probability, candidate.evidence, prices.confidence_z)
     value = prices.lambda_per_second * hidden_seconds
-    cost = prices.slot_second_cost * tool_seconds + money
+    # What a small model took for the guess is priced like a slot: the guess has to be worth both.
+    cost = prices.slot_second_cost * (tool_seconds + candidate.prediction_seconds) + money
     threshold = (2.0 - prices.alpha) * cost / (value + cost) if value + cost > 0.0 else math.inf
     return Estimate(bound, tool_seconds, value, cost, threshold)
 

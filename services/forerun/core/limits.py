@@ -45,6 +45,20 @@ GRAMMAR_STRING_CHARS: Final = 256
 GRAMMAR_LIST_ITEMS: Final = 8
 """Items of a list whose schema has a bound: each needs states of its own. Lists without one have no bound."""
 
+# ---------------------------------------------------------------- second guesses of a small model
+
+GUESS_SITES: Final = 1_024
+"""Call sites of one agent at which the worth of second guesses is known. Agents have dozens."""
+
+GUESS_AGENTS: Final = 256
+"""Agents with such sites in one predictor, as many as it keeps models of."""
+
+GUESS_TRANSCRIPT_CHARS: Final = 16_384
+"""Text kept of a session for its next prompt. A small model reads the last few thousand characters."""
+
+GUESS_SCHEMAS_BYTES: Final = 131_072
+"""Schemas of a session's tools in its journal, where a small model guesses; well below one message of the bus."""
+
 # ---------------------------------------------------------------- names and keys
 
 NAME_CHARS: Final = 256

@@ -20,6 +20,7 @@ from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.opening import Opening, Parts, check_hello, declare
 from forerun.orchestrator.places import SessionPlaces
 from forerun.orchestrator.planning import PlanRun
+from forerun.orchestrator.records import guess_entry
 from forerun.orchestrator.requests import check_batch, check_journal, take_event
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
@@ -251,6 +252,8 @@ class Orchestrator:
             for one in batch.candidates[: limits.CANDIDATES_PER_PREDICTION]
             if (proposal := self._proposal(runner.session, one)) is not None
         ]
+        if batch.HasField("guess"):
+            runner.apply(runner.session.machine.guessed(guess_entry(batch.guess), self._p.ports.monotonic()))
         expected = batch.expected_model_seconds if batch.HasField("expected_model_seconds") else None
         runner.apply(
             runner.session.machine.candidates(
@@ -271,6 +274,7 @@ class Orchestrator:
             site=message.site,
             explanation=message.explanation[: limits.CANDIDATE_EXPLANATION_CHARS],
             expected_seconds=message.expected_seconds if message.HasField("expected_seconds") else None,
+            prediction_seconds=message.prediction_seconds,
         )
         if candidate_problems(candidate):
             return None

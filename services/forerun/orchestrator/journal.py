@@ -197,7 +197,10 @@ class Journal:
                 # It can never be stored (too large, stream full): the next one may be.
                 self._done(owed, stored=False)
                 return
+            waited_for = owed.token is not None
             self._done(owed, stored=True)
+            if waited_for:
+                await asyncio.sleep(0)  # what waited goes on before the next event is written
             return
         self._done(owed, stored=False)
 

@@ -159,7 +159,8 @@ class Observer:
         elif entry.kind is EntryKind.RACE:
             self._count_race(entry)
         elif entry.kind in (EntryKind.MODEL, EntryKind.CANDIDATE):
-            self._count_request(entry, extra=entry.kind is EntryKind.CANDIDATE)
+            # A request that belongs to no answer is a guess of the predictor: nobody asked for it either.
+            self._count_request(entry, extra=entry.kind is EntryKind.CANDIDATE or not entry.answer)
         elif entry.kind is EntryKind.DECISION:
             self._metrics.add(m.GOVERNOR_DECISIONS, reason=entry.reason, kind="tool")
         elif entry.kind is EntryKind.CALL and entry.served is not None:

@@ -20,7 +20,7 @@ from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.ownership import Claim, Ownership
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.ports import Ports
-from forerun.orchestrator.preparation import Tool, client_tool_of
+from forerun.orchestrator.preparation import Tool, client_tool_of, schemas_of
 from forerun.orchestrator.records import EventContext
 from forerun.orchestrator.restore import History, read_on
 from forerun.orchestrator.runner import Runner
@@ -197,7 +197,10 @@ class Opening:
     def _first_effects(self, runner: Runner, history: History) -> list[Effect]:
         session, now = runner.session, self._p.ports.monotonic()
         declared = session.declared or tuple(sorted(session.tools))
-        event = SessionOpened(declared, session.machine.mode, session.held_out, session.policy.label, session.label)
+        schemas = schemas_of(declared, session.tools) if self._p.settings.journal_tool_schemas else ()
+        event = SessionOpened(
+            declared, session.machine.mode, session.held_out, session.policy.label, session.label, schemas
+        )
         if history.opened is None:
             return session.machine.open(event, now)
         unknown, lingering = _prepared(session, history.unknown()), _prepared(session, history.lingering())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from forerun.core import limits
@@ -85,6 +86,22 @@ def client_tool_of(message: session_pb2.ClientTool) -> Tool:
         schema_text=message.input_schema,
         in_client=True,
     )
+
+
+def schemas_of(names: Iterable[str], tools: Mapping[str, Tool]) -> tuple[tuple[str, str], ...]:
+    """Names and schemas of tools, in order, as many as fit below GUESS_SCHEMAS_BYTES."""
+    found: list[tuple[str, str]] = []
+    left = limits.GUESS_SCHEMAS_BYTES
+    for name in names:
+        tool = tools.get(name)
+        if tool is None:
+            continue
+        text = tool.schema_text or "{}"
+        size = len(name.encode()) + len(text.encode())
+        if size <= left:
+            left -= size
+            found.append((name, text))
+    return tuple(found)
 
 
 def _schema(text: str) -> ToolSchema | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.core.ledger import LedgerEntry, Totals
+from forerun.core import limits
+from forerun.core.ledger import EntryKind, LedgerEntry, Totals
 from forerun.core.outcomes import CallStatus, Mode
 from forerun.core.session import (
     AskedCall,
@@ -27,7 +28,7 @@ from forerun.core.session import (
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.ids import Ids
-from forerun.v1 import common_pb2, event_pb2, ledger_pb2, session_pb2
+from forerun.v1 import common_pb2, event_pb2, ledger_pb2, prediction_pb2, session_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ def to_event(
                     held_out=event.held_out,
                     policy=event.policy,
                     label=event.label,
+                    schemas=[event_pb2.ToolSchema(name=name, input_schema=text) for name, text in event.schemas],
                 )
             )
         case UserTurn(text):
@@ -179,6 +181,24 @@ def call_result(session: str, answer: CallAnswer, *, content: bool) -> session_p
         provider_call_id=answer.provider_call_id,
         execution_seconds=answer.result.seconds if answer.result is not None else 0.0,
         waited_seconds=answer.waited_seconds,
+    )
+
+
+def guess_entry(guess: prediction_pb2.SecondGuess) -> LedgerEntry:
+    """The line of a second guess of the predictor's small model. What came of its candidate has lines of its own."""
+    proposed = guess.result == "proposed"
+    return LedgerEntry(
+        kind=EntryKind.MODEL,
+        tool="",
+        site=guess.site[: limits.NAME_CHARS],
+        status=CallStatus.UNAVAILABLE if guess.result == "failed" else CallStatus.OK,
+        reason=f"second guess: {guess.result}, asked because {guess.asked_because}"[: limits.NAME_CHARS],
+        seconds=guess.seconds,
+        wasted_seconds=0.0 if proposed else guess.seconds,
+        model=guess.model[: limits.NAME_CHARS],
+        input_tokens=guess.input_tokens,
+        output_tokens=guess.output_tokens,
+        tokens_estimated=guess.tokens_estimated,
     )
 
 

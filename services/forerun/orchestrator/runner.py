@@ -116,9 +116,10 @@ class Runner:
             # What may not be repeated waits for the journal: its intent leaves before the answers beside it are made.
             self._unsaid += [effect for effect in effects if isinstance(effect, Answer | Record)]
             effects = [effect for effect in effects if not isinstance(effect, Answer | Record)]
-            asyncio.get_running_loop().call_soon(self._say)
         for effect in effects:
             self._perform(effect)
+        if self._unsaid:
+            asyncio.get_running_loop().call_soon(self._say)  # after the journal, which was woken before
         if self.session.machine.running:
             self.quiet.clear()
         else:

@@ -33,6 +33,8 @@ class OrchestratorSettings(ServiceSettings):
     """A session without any message is ended after this, so that vanished clients do not hold memory."""
     reconnect_seconds: float = Field(default=60.0, gt=0, le=3_600)
     """How long a session without a stream waits for its client before it is ended."""
+    journal_tool_schemas: bool = False
+    """Writes the schemas of a session's tools into its journal, once. A predictor with a small model needs them."""
     max_sessions: int = Field(default=limits.SESSIONS_PER_REPLICA, ge=1, le=100_000)
     """Open sessions of this replica; one more is refused with RESOURCE_EXHAUSTED, which names this setting."""
     max_sessions_per_tenant: int = Field(default=limits.SESSIONS_PER_TENANT, ge=1, le=100_000)

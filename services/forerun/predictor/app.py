@@ -8,10 +8,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from forerun.core import limits
+from forerun.core.second_guess import GuessPrices
 from forerun.predictor.engine.engine import Engine
 from forerun.predictor.follower import Follower
 from forerun.predictor.service import Listener, PredictionServicer
 from forerun.predictor.settings import PredictorSettings
+from forerun.predictor.small_model.guess import SmallModel
+from forerun.predictor.small_model.guesser import Guesser, GuessSettings
 from forerun.predictor.store import ModelStore
 from forerun.runtime import subjects
 from forerun.runtime.app import App, Callbacks, Part, Served
@@ -21,6 +24,10 @@ from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_ch
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.ids import Ids
+from forerun.runtime.models.catalogue import Model, Provider
+from forerun.runtime.models.models import Models
+from forerun.runtime.models.port import Deadlines
+from forerun.runtime.models.providers import make_port
 from forerun.runtime.tasks import TaskScope
 from forerun.v1 import prediction_pb2, prediction_pb2_grpc
 
@@ -47,6 +54,7 @@ class _Room:
         self._subscriptions: list[Subscription] = []
         self._store: ModelStore | None = None
         self._listener: Listener | None = None
+        self._guesser: Guesser | None = None
         self._servicer: PredictionServicer | None = None
 
     def register(self, server: Any) -> None:
@@ -58,17 +66,19 @@ class _Room:
         """Starts to listen."""
         settings, bus = self._settings, self._bus.bus
         store = self._store = ModelStore(self._engine, bus, self._chassis.clock)
+        guesser = self._guesser = self._small_model(bus)
         listener = self._listener = Listener(
             self._engine,
-            Follower(self._engine, settings.tracked_sessions),
+            Follower(self._engine, settings.tracked_sessions, guesser),
             store,
             bus,
             self._tasks,
             clock=self._chassis.clock,
             metrics=self._chassis.metrics,
             candidates=settings.candidates,
+            guesser=guesser,
         )
-        self._servicer = PredictionServicer(self._engine, listener, store)
+        self._servicer = PredictionServicer(self._engine, listener, store, guesser)
         patterns = [subjects.events_of_partition(number) for number in settings.partitions]
         for pattern in patterns or [f"{subjects.PREFIX}.event.>"]:
             self._subscriptions.append(
@@ -76,11 +86,51 @@ class _Room:
             )
         self._tasks.every(settings.save_seconds, store.save, name="save")
 
+    def _small_model(self, bus: Bus) -> Guesser | None:
+        """The small model of the settings, with one breaker and one bound for all agents."""
+        given, chassis = self._settings.small_model, self._chassis
+        if given is None:
+            return None
+        provider = Provider(
+            name=given.name,
+            url=given.url,
+            model=given.name,
+            secret=given.secret,
+            concurrency=given.concurrency,
+            deadlines=Deadlines(
+                first_token=given.deadline_seconds,
+                between_tokens=given.deadline_seconds,
+                total=given.deadline_seconds,
+            ),
+        )
+        models = Models.made_of(make_port(self._settings.secrets_directory, chassis.clock))
+        return Guesser(
+            SmallModel(models, Model(given.name, (provider,)), given.deadline_seconds),
+            self._engine,
+            bus,
+            self._tasks,
+            clock=chassis.clock,
+            metrics=chassis.metrics,
+            settings=GuessSettings(
+                prices=GuessPrices(
+                    worth_per_second=given.worth_per_second,
+                    cost_per_second=given.cost_per_second,
+                    unsure_below=given.unsure_below,
+                ),
+                at_once=given.concurrency,
+                chars=given.prompt_chars,
+                tokens=given.output_tokens,
+                tools=given.tools,
+            ),
+        )
+
     async def stop(self, grace_seconds: float) -> None:
         """Stops listening and saves what was learned."""
         for subscription in self._subscriptions:
             await subscription.close()
         await self._tasks.stop(grace_seconds / 4)
+        if self._guesser is not None:
+            await self._guesser.close()
         if self._store is not None and self._listener is not None:
             try:
                 with suppress(TimeoutError):

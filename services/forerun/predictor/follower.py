@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -36,16 +37,26 @@ class _Track:
     model_started_at: float | None = None
 
 
+class Observer(Protocol):
+    """An engine beside the first one."""
+
+    def observe(self, tenant: str, agent: str, session: str, event: Event) -> None:
+        """Takes in one event of a session, in order."""
+        ...
+
+
 class Follower:
     """Feeds the engine with the events of many sessions.
 
     Args:
         engine: Learns and predicts.
         tracked: Sessions whose position is remembered; the one that was silent for longest is forgotten first.
+        also: Another engine that hears the same.
     """
 
-    def __init__(self, engine: Engine, tracked: int) -> None:
+    def __init__(self, engine: Engine, tracked: int, also: Observer | None = None) -> None:
         self._engine = engine
+        self._also = also
         self._tracked = tracked
         self._tracks: OrderedDict[tuple[str, str], _Track] = OrderedDict()
 
@@ -69,6 +80,8 @@ class Follower:
         converted = _convert(event, track)
         if converted is not None:
             self._engine.observe(event.tenant, event.agent, event.session, converted)
+            if self._also is not None:
+                self._also.observe(event.tenant, event.agent, event.session, converted)
         if isinstance(converted, SessionClosed):
             del self._tracks[key]
         return True
@@ -86,7 +99,8 @@ def _convert(event: event_pb2.SessionEvent, track: _Track) -> Event | None:
     match event.WhichOneof("event"):
         case "opened":
             # A take-over is no new session: what is known of it stays.
-            return SessionOpened(tuple(event.opened.tools)) if event.epoch <= 1 else None
+            schemas = tuple((one.name, one.input_schema) for one in event.opened.schemas)
+            return SessionOpened(tuple(event.opened.tools), schemas) if event.epoch <= 1 else None
         case "user_turn":
             return UserTurn(event.user_turn.text)
         case "model_started":

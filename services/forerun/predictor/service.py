@@ -13,6 +13,7 @@ from forerun.core import limits
 from forerun.predictor.engine.agent import rank_class
 from forerun.predictor.engine.engine import VERSION, Engine, Prediction, UnknownSession
 from forerun.predictor.follower import Follower, parse
+from forerun.predictor.small_model.guesser import Guesser
 from forerun.predictor.store import ModelStore
 from forerun.runtime import metrics_table as m
 from forerun.runtime import subjects
@@ -52,6 +53,7 @@ class Listener:
         tasks: Where it learns while nothing comes.
         metrics: Counts.
         candidates: Most candidates of one prediction.
+        guesser: A small model that may be asked where statistics are unsure.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Listener:
         clock: Clock,
         metrics: Metrics,
         candidates: int,
+        guesser: Guesser | None = None,
     ) -> None:
+        self._guesser = guesser
         self._engine = engine
         self._follower = follower
         self._store = store
@@ -167,6 +171,8 @@ class Listener:
             await self._bus.notify(subjects.candidates(owner), batch.SerializeToString())
             for candidate in batch.candidates:
                 self._metrics.add(m.CANDIDATES, rank=rank_class(candidate.rank))
+            if self._guesser is not None:
+                self._guesser.consider(event.agent, owner, batch)
 
     def predict(self, tenant: str, agent: str, session: str, based_on: int) -> prediction_pb2.Candidates | None:
         """Candidates for a session, or None where it is not known."""
@@ -210,9 +216,11 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         engine: The models.
         listener: Learns and predicts.
         store: Keeps the models.
+        guesser: See `Listener`.
     """
 
-    def __init__(self, engine: Engine, listener: Listener, store: ModelStore) -> None:
+    def __init__(self, engine: Engine, listener: Listener, store: ModelStore, guesser: Guesser | None = None) -> None:
+        self._guesser = guesser
         self._engine = engine
         self._listener = listener
         self._store = store
@@ -265,10 +273,16 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         _may_see(request.tenant)
         await self._store.ready(request.tenant)
         await self._listener.learn()
+        guesser = self._guesser
         return prediction_pb2.GetPredictorStatusResponse(
             agents=[
                 prediction_pb2.AgentModel(
-                    agent=one.agent, sessions=one.sessions, calls=one.calls, scored=one.scored, exact=one.exact
+                    agent=one.agent,
+                    sessions=one.sessions,
+                    calls=one.calls,
+                    scored=one.scored,
+                    exact=one.exact,
+                    second_guesses=None if guesser is None else guesser.status(request.tenant, one.agent),
                 )
                 for one in self._engine.status(request.tenant)
             ]

@@ -115,6 +115,11 @@ AUDIT_RESULT: Final = Label("result", "what the second execution gave", ("equal"
 CERTIFIED: Final = Label("result", "the verifier's answer", ("certified", "contract", "taint", "stale", "failed"))
 PROBABILITY: Final = Label("bucket", "predicted probability, by tenths", tuple(f"0.{n}" for n in range(10)))
 CAME_TRUE: Final = Label("result", "what the agent did", ("same", "different"))
+GUESS: Final = Label(
+    "guess",
+    "what became of it: `sure` to `no_tools` were not asked for",
+    ("proposed", "same", "invalid", "late", "failed", "sure", "too_late", "off", "busy", "no_tools"),
+)
 RANK: Final = Label("rank", "place in its prediction; `3` is every further one", ("1", "2", "3"))
 RESULT: Final = Label("result", "how it went", ("ok", "failed"))
 LIMIT: Final = Label("limit", "which limit", ("memory", "pids", "cpu", "disk", "output", "wall_time"))
@@ -241,6 +246,14 @@ ISOLATION = Metric("forerun_isolation_active", _G, "{flag}", "1 at the level of 
 # ---------------------------------------------------------------- prediction, verification, state
 CANDIDATES = Metric("forerun_candidates_total", _C, "{candidate}",
     "Candidates that were published.", _PREDICTOR, (RANK,))
+SECOND_GUESSES = Metric("forerun_second_guesses_total", _C, "{step}",
+    "Model steps, by what became of a small model's second guess.", _PREDICTOR, (GUESS,))
+SECOND_GUESS_HITS = Metric("forerun_second_guess_hits_total", _C, "{guess}",
+    "Second guesses that named a call that was asked for and that nothing else had named.", _PREDICTOR)
+SECOND_GUESS_SECONDS = Metric("forerun_second_guess_seconds_total", _C, "seconds",
+    "Time of the small model, whatever came of it.", _PREDICTOR)
+SECOND_GUESS_SITES = Metric("forerun_second_guess_sites", _G, "{site}",
+    "Call sites at which second guesses pay: they are off everywhere else.", _PREDICTOR)
 CALIBRATION = Metric("forerun_calibration_total", _C, "{candidate}",
     "Candidates whose truth is known, by predicted probability: same / all of a bucket should be near the bucket.",
     _PREDICTOR, (PROBABILITY, CAME_TRUE))

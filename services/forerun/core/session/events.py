@@ -15,6 +15,7 @@ class SessionOpened:
     held_out: bool
     policy: str
     label: str
+    schemas: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from forerun.core.ledger import Totals
+from forerun.core.ledger import LedgerEntry, Totals
 from forerun.core.outcomes import Mode
 from forerun.core.resources import ROOT
 from forerun.core.session.call import Closed
@@ -206,6 +206,12 @@ class SessionMachine:
             elapsed = 0.0 if self._model_started_at is None else now - self._model_started_at
             hidden = max(0.0, expected - elapsed)
         self._proposals.propose(proposals, hidden)
+        return self._drain()
+
+    def guessed(self, entry: LedgerEntry, now: float) -> list[Effect]:
+        """The predictor asked a small model about this session; what that cost is booked, whatever came of it."""
+        self._c.now = now
+        self._c.record(entry)
         return self._drain()
 
     def execution_finished(self, execution: str, result: ExecutionResult, now: float) -> list[Effect]:

@@ -351,7 +351,9 @@ class Speculations:
         if outcome.hit:
             saved = min(seconds, max(0.0, speculation.joined_at - speculation.started_at))
         prices = self._c.policy.prices
-        spent = 0.0 if outcome.hit else prices.slot_second_cost * seconds + speculation.money
+        spent = prices.slot_second_cost * speculation.candidate.prediction_seconds
+        if not outcome.hit:
+            spent += prices.slot_second_cost * seconds + speculation.money
         if outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED) and not speculation.early:
             self._c.sites.learn(
                 speculation.candidate.site,

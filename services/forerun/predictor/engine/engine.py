@@ -110,6 +110,11 @@ class Engine:
         step = self._step(model, agent, state)
         return self._calibrated(model, agent, step)
 
+    def tool_seconds(self, tenant: str, agent: str, tool: str) -> float | None:
+        """What a tool usually takes; None where that is not known."""
+        model = self._agents.get((tenant, self._model_name(agent)))
+        return None if model is None else model.durations.quantile(tool, 0.5)
+
     def knows(self, tenant: str, agent: str, session: str) -> bool:
         """Whether the session is being followed."""
         return (tenant, agent, session) in self._sessions

@@ -9,9 +9,15 @@ from forerun.core.canonical import JsonValue
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session began. Only `tools`, the ones that the agent declared, are ever predicted."""
+    """A session began. Only `tools`, the ones that the agent declared, are ever predicted.
+
+    Attributes:
+        tools: Their names.
+        schemas: Names and JSON Schemas of those whose arguments are known.
+    """
 
     tools: tuple[str, ...]
+    schemas: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
