@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from forerun.gateway.expected import ExpectedCalls
 from forerun.gateway.service import Gateway
 from forerun.gateway.settings import GatewaySettings
 from forerun.runtime.app import App, Callbacks, Part
@@ -109,6 +110,7 @@ def assemble(
             total=settings.total_seconds,
         ),
         max_body_bytes=settings.max_body_bytes,
+        expected=ExpectedCalls(chassis.network, settings.predictor_targets, settings.expected_seconds),
         clock=chassis.clock,
         ids=chassis.ids,
     )

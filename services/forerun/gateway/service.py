@@ -14,7 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from forerun.core import limits
 from forerun.gateway.chat import ChatBody, Completion, read_body
+from forerun.gateway.expected import ExpectedCalls
 from forerun.runtime.auth import Authenticator, Caller
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument, NotFound
@@ -36,6 +38,7 @@ _STATUS: Final[Mapping[grpc.StatusCode, int]] = {
 }
 _CLIENT_LEFT: Final = 499
 _AGENT_HEADER: Final = "x-forerun-agent"
+_SESSION_HEADER: Final = "x-forerun-session"
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -48,6 +51,7 @@ class Gateway:
         authenticator: Decides on callers. A tenant's outputs draft for this tenant only.
         deadlines: Of every answer.
         max_body_bytes: Of a request.
+        expected: Knows what the predictor expects in a session.
         clock: Dates completions.
         ids: Names them.
     """
@@ -60,6 +64,7 @@ class Gateway:
         *,
         deadlines: Deadlines,
         max_body_bytes: int,
+        expected: ExpectedCalls,
         clock: Clock,
         ids: Ids,
     ) -> None:
@@ -68,6 +73,7 @@ class Gateway:
         self._authenticator = authenticator
         self._deadlines = deadlines
         self._max_body_bytes = max_body_bytes
+        self._expected = expected
         self._clock = clock
         self._ids = ids
 
@@ -92,11 +98,18 @@ class Gateway:
             raise NotFound(ErrorReason.MODEL_NOT_FOUND, f"there is no model {body.model!r} here; offered: {offered}")
         agent = request.headers.get(_AGENT_HEADER, "")
         port = self._bind(body.model, caller, agent, body.options())
+        expected = await self._expected_in(request, caller, body)
         completion = Completion(f"chatcmpl-{self._ids.uuid7()}", body.model, int(self._clock.now()))
-        events = port.generate(body.request(), self._deadlines)
+        events = port.generate(body.request(expected), self._deadlines)
         if body.stream:
             return await self._streamed(events, completion, body)
         return await _or_left(request, self._whole(events, completion))
+
+    async def _expected_in(self, request: Request, caller: Caller, body: ChatBody) -> tuple[str, ...]:
+        session = request.headers.get(_SESSION_HEADER, "")[: limits.NAME_CHARS]
+        if not body.speculate or body.tool_choice == "none":
+            return ()
+        return await self._expected.of(caller.tenant, session, body.tools or ())
 
     async def _whole(self, events: AsyncGenerator[ModelEvent, None], completion: Completion) -> Response:
         async with aclosing(events):

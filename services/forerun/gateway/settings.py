@@ -33,5 +33,10 @@ class GatewaySettings(ServiceSettings):
     """Between two tokens; a model that falls silent is given up."""
     total_seconds: float = Field(default=600.0, gt=0, le=86_400)
     """Of a whole answer."""
+    predictor_targets: tuple[str, ...] = Field(default=(), max_length=64)
+    """Addresses of the predictor's replicas, as JSON. The calls that it expects in a session (the header
+    `x-forerun-session`) are drafts then. None asks nobody."""
+    expected_seconds: float = Field(default=0.05, gt=0, le=5)
+    """How long a request waits for them. Without an answer it goes on as if there were no predictor."""
     max_body_bytes: int = Field(default=8_388_608, ge=1_024, le=67_108_864)
     """Of a request. Conversations of agents are long, and no longer than this."""
