@@ -18,6 +18,7 @@ from forerun.operator.kubernetes.reflector import Key, Reflector
 from forerun.operator.kubernetes.rights import Right, missing, needed
 from forerun.operator.kubernetes.statuses import Event, Scribe
 from forerun.operator.publishing import Publishing
+from forerun.operator.runner_pods import RunnerPods
 from forerun.operator.settings import OperatorSettings
 from forerun.operator.sizing import Sizing
 from forerun.runtime import metrics_table as m
@@ -75,6 +76,10 @@ class Operator:
             client, settings, self._lease_namespace, metrics=metrics, clock=clock,
             may_write=lambda: self._election.leading,
         )  # fmt: skip
+        self._runner_pods = RunnerPods(
+            client, self._lease_namespace, settings.runners_selector, metrics=metrics, clock=clock,
+            may_write=lambda: self._election.leading,
+        )  # fmt: skip
         watched = settings.watched()
         self._reflectors: dict[Kind, list[Reflector]] = {
             kind: [
@@ -110,6 +115,7 @@ class Operator:
         self._tasks.spawn(self._scribe.run(), name="statuses", critical=True)
         self._tasks.spawn(self._publish(), name="publish", critical=True)
         self._tasks.every(self._settings.pool_seconds, self._size, name="pools")
+        self._tasks.every(self._settings.pool_seconds, self._runner_pods.look, name="runner-pods")
 
     async def stop(self, grace_seconds: float) -> None:
         """Stops acting, then gives the Lease back, so that another replica goes on at once."""
@@ -201,8 +207,10 @@ class Operator:
             self._dirty.set()
 
     async def _check_rights(self) -> None:
-        default_pool = bool(self._settings.default_pool.name)
-        rights = needed(self._settings.watched(), self._lease_namespace, default_pool=default_pool)
+        rights = needed(
+            self._settings.watched(), self._lease_namespace, default_pool=bool(self._settings.default_pool.name),
+            runners=bool(self._settings.runners_selector),
+        )  # fmt: skip
         lacking = await missing(self._client, rights)
         self._metrics.set(m.RIGHTS_MISSING, len(lacking))
         if lacking != self._lacking:

@@ -56,6 +56,9 @@ class OperatorSettings(ServiceSettings):
     pool_seconds: float = Field(default=1.0, gt=0, le=60)
     """Between two looks at the load of pools. Speculation gives slots back within two of them."""
 
+    runners_selector: str = ""
+    """Labels of the pods of runners in the operator's own namespace, as `name=value` with commas between them. Those
+    that have served their session are deleted, so that their Deployment makes new ones. Empty: none."""
     default_pool: DefaultPoolSettings = Field(default_factory=DefaultPoolSettings)
     """The pool that the operator itself makes and keeps, with all but its size."""
 

@@ -101,15 +101,14 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
             )
             use_trace(span.context)
             try:
-                async with aclosing(self._execution(message.request)) as responses:
+                async with aclosing(self._execution(message.request, started=False)) as responses:
                     async for response in responses:
-                        if not response.HasField("started"):
-                            yield sandbox_pb2.ExecuteInTurnResponse(response=response)
+                        yield sandbox_pb2.ExecuteInTurnResponse(response=response)
             finally:
                 span.end()
 
     async def _execution(
-        self, request: sandbox_pb2.ExecuteRequest
+        self, request: sandbox_pb2.ExecuteRequest, *, started: bool = True
     ) -> AsyncGenerator[sandbox_pb2.ExecuteResponse, None]:
         tool = self._registry.find(request.action.tool)
         asked = _request(request, tool)
@@ -119,7 +118,8 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         # Closed also when the caller hangs up: the tool has ended when this returns.
         async with aclosing(self._engine.execute(asked)) as steps:
             async for step in steps:
-                yield self._message(step)
+                if started or not isinstance(step, Started):
+                    yield self._message(step)
 
     async def Promote(  # noqa: N802
         self, request: sandbox_pb2.PromoteRequest, context: _Context

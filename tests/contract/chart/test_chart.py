@@ -96,6 +96,7 @@ def test_only_operator_and_credentials_may_ask_the_api_server() -> None:
         ((), ("platform",)),
         (("--set=operator.namespaces={one,two}",), ("one", "two")),
         (("--set=operator.allNamespaces=true",), None),
+        (("--set=runners.enabled=false",), ("platform",)),
         (("--set=sandbox.pool.enabled=true",), ("platform",)),
         (("--set=sandbox.pool.enabled=true", "--set=operator.allNamespaces=true"), None),
     ],
@@ -116,7 +117,8 @@ def test_the_operator_may_do_what_it_does_and_nothing_else(
                 for verb in rule["verbs"]
             }
     default_pool = "--set=sandbox.pool.enabled=true" in options
-    assert granted == set(needed(watched, "platform", default_pool=default_pool))
+    runners = "--set=runners.enabled=false" not in options
+    assert granted == set(needed(watched, "platform", default_pool=default_pool, runners=runners))
     variables = {one["name"]: one.get("value") for one in container(found, "operator")["env"]}
     assert variables["FORERUN_OPERATOR_NAMESPACES"] == ",".join(watched or ())
 
@@ -189,8 +191,8 @@ def test_agents_prove_themselves_by_token_and_services_by_certificate(monkeypatc
     (job,) = [spec for name, spec in pods(found) if name == "forerun-credentials-make"]
     names = [one.removeprefix("--name=") for one in job["containers"][0]["args"] if one.startswith("--name=")]
     assert names[:3] == ["forerun-services", "forerun", "forerun.platform"]
-    plain = manifests("--set=tls.enabled=false")
-    assert not [one for one in container(plain, "sandbox")["env"] if "TLS" in one["name"] or "CA_FILE" in one["name"]]
+    plain = [one["name"] for one in container(manifests("--set=tls.enabled=false"), "sandbox")["env"]]
+    assert [one for one in plain if "TLS" in one or "CA_FILE" in one] == ["FORERUN_SANDBOX_RUNNERS_CA_FILE"]
 
 
 def secrets_of(spec: dict[str, Any]) -> dict[str, list[str]]:

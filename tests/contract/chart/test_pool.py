@@ -72,7 +72,7 @@ def test_all_slots_of_a_worker_count(settings: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("operator.enabled=false", "sandbox.pool.enabled needs operator.enabled"),
+        ("operator.enabled=false,runners.enabled=false", "sandbox.pool.enabled needs operator.enabled"),
         ("operator.namespaces={one,two}", "the release's own namespace among operator.namespaces"),
         ("sandbox.pool.max=3", "max"),
     ],

@@ -32,6 +32,11 @@ def lease(namespace: str, name: str = "") -> str:
     return _path("/apis/coordination.k8s.io/v1", namespace, "leases", name, "")
 
 
+def pods(namespace: str, name: str = "") -> str:
+    """A pod or all of a namespace."""
+    return _path("/api/v1", namespace, "pods", name, "")
+
+
 def events(namespace: str) -> str:
     """The events of a namespace."""
     return _path("/apis/events.k8s.io/v1", namespace, "events", "", "")

@@ -43,7 +43,7 @@ class Right:
 
 
 def needed(
-    namespaces: tuple[str, ...] | None, lease_namespace: str, *, default_pool: bool = False
+    namespaces: tuple[str, ...] | None, lease_namespace: str, *, default_pool: bool = False, runners: bool = False
 ) -> tuple[Right, ...]:
     """Everything that the operator does, as rights; the chart's Role is exactly this.
 
@@ -51,11 +51,14 @@ def needed(
         namespaces: That are looked after; None for all.
         lease_namespace: Of the Lease, and of the default pool.
         default_pool: There is a default pool. Where there is none any more, the right to delete takes it back.
+        runners: There are runners, whose used pods are replaced.
     """
     found = [Right(lease_namespace, "coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")]
     if namespaces is None or lease_namespace in namespaces:
         verbs = ("create", "patch", "delete") if default_pool else ("delete",)
         found += [Right(lease_namespace, GROUP, POOL.plural, verb) for verb in verbs]
+    if runners:
+        found += [Right(lease_namespace, "", "pods", verb) for verb in ("list", "delete")]
     for namespace in namespaces or ("",):
         for kind in KINDS:
             found += [Right(namespace, GROUP, kind.plural, verb) for verb in ("get", "list", "watch")]

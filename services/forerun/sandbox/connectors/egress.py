@@ -13,6 +13,7 @@ import math
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -89,6 +90,7 @@ class Egress:
         return any(address in network for network in self.networks if network.version == address.version)
 
 
+@lru_cache(maxsize=1_024)
 def _parsed(host: str) -> _Address | None:
     try:
         return ipaddress.ip_address(host.strip("[]"))

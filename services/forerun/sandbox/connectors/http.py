@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -136,7 +136,7 @@ class HttpConnector:
             )  # fmt: skip
         ok = response.is_success
         body = bytearray()
-        async for chunk in response.aiter_bytes():
+        async for chunk in _decoded(response):
             body += chunk
             if len(body) > self._max_bytes:
                 raise ToolFault(
@@ -159,6 +159,14 @@ class HttpConnector:
         )  # fmt: skip
 
 
+def _decoded(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body; straight from the connection where it is not compressed, as most are."""
+    stream = response.stream
+    if "content-encoding" in response.headers or not isinstance(stream, httpx.AsyncByteStream):
+        return response.aiter_bytes()
+    return aiter(stream)
+
+
 @lru_cache(maxsize=1_024)
 def _url(text: str) -> httpx.URL:
     return httpx.URL(text)
@@ -170,9 +178,10 @@ def _egress(entries: tuple[str, ...], url: str) -> Egress:
 
 
 def _headers(given: Mapping[str, str]) -> httpx.Headers:
-    headers = httpx.Headers(_HEADERS)
-    headers.update(given)
-    return headers
+    named = {name: (name, value) for name, value in _HEADERS.items()}
+    for name, value in given.items():
+        named[name.lower()] = (name, value)
+    return httpx.Headers(list(named.values()))
 
 
 def _query(name: str, value: JsonValue) -> list[tuple[str, str]]:

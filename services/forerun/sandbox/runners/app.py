@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from forerun.runtime.app import App, Callbacks, Part, Served
@@ -21,6 +22,7 @@ from forerun.sandbox.runners.host import harden
 from forerun.sandbox.runners.keys import RunnerKey, take_key
 from forerun.sandbox.runners.served import RunnerServicer
 from forerun.sandbox.runners.settings import RunnerSettings
+from forerun.sandbox.settings import names
 from forerun.sandbox.workspaces.disk import in_thread, remove
 from forerun.v1 import runner_pb2, runner_pb2_grpc
 
@@ -46,12 +48,13 @@ class _Room:
         """Finds out how commands can be isolated in here."""
         data = self._settings.data_dir.absolute()
         trees, scratch = data / "trees", data / "scratch"
+        emptied = [Path(name) for name in names(self._settings.emptied)]
         for directory in (trees, scratch):
             await in_thread(remove, directory)
             directory.mkdir(mode=0o700, parents=True)
         ladder = (await machine_ladder(self._settings.runsc)).chosen(self._settings.isolation)
         self._servicer = RunnerServicer(
-            CommandRunner(ladder.choose(), str(scratch)), trees, taken=self._was_taken, ended=_leave
+            CommandRunner(ladder.choose(), str(scratch)), trees, emptied=emptied, taken=self._was_taken, ended=_leave
         )
         self._tasks.spawn(self._leave_unused(), name="unused")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from forerun.sandbox.runners.host import end_strays
 from forerun.sandbox.runners.messages import ended_message, output_messages, plan_of
 from forerun.sandbox.runners.tree import Mark, TreeWriter, WrongTree, marks, packed
 from forerun.sandbox.workspaces.disk import in_thread, remove
-from forerun.sandbox.workspaces.trees import Budget
+from forerun.sandbox.workspaces.trees import Budget, names, opened, remove_entry
 from forerun.v1 import runner_pb2, runner_pb2_grpc
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -48,15 +49,18 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
     Args:
         runner: Runs commands at the strongest level that works in here.
         trees: Directory of the workspaces.
+        emptied: Directories that commands can write to, beside their own.
         taken: Told when a session has taken the runner.
         ended: Told when that session has let go of it: the process has nothing more to do.
     """
 
     def __init__(
-        self, runner: CommandRunner, trees: Path, *, taken: Callable[[], Awaitable[None]], ended: Callable[[], None]
-    ) -> None:
+        self, runner: CommandRunner, trees: Path, *, emptied: Sequence[Path], taken: Callable[[], Awaitable[None]],
+        ended: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._runner = runner
         self._trees = trees
+        self._emptied = tuple(emptied)
         self._taken = taken
         self._ended = ended
         self._claim: bytes | None = None
@@ -165,6 +169,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
     ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
         self._check_not_over()
         plan = plan_of(command, str(tree) if command.has_workspace else None)
+        plan = replace(plan, watched=(*plan.watched, *map(str, self._emptied)))
         task = asyncio.ensure_future(self._runner.run(plan))
         self._running[task] = None
         try:
@@ -213,6 +218,8 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             self._places.discard(number)
             if not self._places:
                 await end_strays()
+                for directory in self._emptied:
+                    await in_thread(_empty, directory)
                 self._idle.set()
 
     async def _break_up(self) -> None:
@@ -240,6 +247,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             task.cancel()
         if self._running:
             await asyncio.wait(list(self._running))
+
+
+def _empty(directory: Path) -> None:
+    with opened(str(directory)) as found:
+        for name in names(found):
+            remove_entry(found, name)
 
 
 async def _unless_stopped(task: asyncio.Task[CommandResult], requests: _Requests) -> CommandResult | None:

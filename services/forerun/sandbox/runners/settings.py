@@ -20,6 +20,9 @@ class RunnerSettings(ServiceSettings):
     the first command: a runner that is started again there serves nobody."""
     data_dir: Path = Path(".forerun/runner")
     """Directory of workspaces and of the commands' /tmp. It is emptied at the start."""
+    emptied: str = ""
+    """Directories beside it that commands can write to, with commas between them. What commands leave there counts as
+    theirs, and is removed as soon as none runs."""
     isolation: Choice = Choice.AUTO
     """Isolation of each command inside of the runner; `auto` takes the strongest that works there. Commands of one
     session that run at once are separated by it alone: at `process` they can see each other's files."""
