@@ -1,7 +1,9 @@
 # All services, the command line and the broker; the command picks one: `forerun orchestrator`, `nats-server`.
 # Built from the root of the repository: `docker build --file images/services.Dockerfile .` The environment is made of
 # what requirements.lock pins for running, checked by hash; nothing that builds or installs is left in the image.
-ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
+# The base is pinned by digest of its index of architectures: another image of that tag is refused. Where images come from a
+# mirror or a base of your own, say so by PYTHON_IMAGE; the tests do, with a Debian that they make themselves.
+ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 
 FROM ${PYTHON_IMAGE} AS build
 # Where packages come from is the builder's business: an index by pip's own variables, or a folder of wheels.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from tests.cluster.kubernetes.cluster import Cluster
 from tests.cluster.kubernetes.errors import ClusterError
 from tests.cluster.kubernetes.network import NODE_ADDRESS
@@ -21,6 +23,31 @@ NODE_PORT: Final = 30740
 CHART: Final = REPOSITORY / "helm" / "forerun"
 
 _POLL_SECONDS: Final = 0.5
+
+
+VALUES: Final = f"""
+orchestrator: {{replicas: 2, service: {{type: NodePort, nodePort: {NODE_PORT}}}}}
+# As the demo's own platform has them: so many that no authoritative call waits.
+sandbox: {{settings: {{authoritative_slots: 40, speculative_slots: 16}}}}
+tls: {{names: [{NODE_ADDRESS}]}}
+# The API server is at the node's address here: tools reach the metadata service no more than it.
+networkPolicies: {{blocked: [169.254.0.0/16, {NODE_ADDRESS}/32]}}
+"""
+"""What is ours beside what docs/install.md has in `values.yaml`, and beside the profile `small`."""
+
+
+def merged(*documents: str) -> str:
+    """Values on top of each other, as helm puts them together."""
+
+    def onto(below: object, above: object) -> object:
+        if not isinstance(below, dict) or not isinstance(above, dict):
+            return above
+        return {key: onto(below.get(key), above[key]) if key in above else below[key] for key in {**below, **above}}
+
+    total: object = {}
+    for document in documents:
+        total = onto(total, yaml.safe_load(document))
+    return yaml.safe_dump(total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +71,22 @@ class Installation:
         shown = self.kubectl("get", "secret", f"{RELEASE}-client", "--output=jsonpath={.data.token}")
         return base64.b64decode(shown).decode()
 
-    def write_authority(self, file: Path) -> None:
-        """Writes the authority of the platform's certificate, as NOTES tells to."""
+    def agent(self, folder: Path) -> dict[str, str]:
+        """The environment of an agent outside of the cluster, as NOTES tells to make it."""
         shown = self.kubectl("get", "secret", f"{RELEASE}-client", "--output=jsonpath={.data.ca\\.crt}")
-        file.write_bytes(base64.b64decode(shown))
+        authority = folder / "ca.crt"
+        authority.write_bytes(base64.b64decode(shown))
+        return {"FORERUN_ADDRESS": self.address, "FORERUN_TOKEN": self.token, "FORERUN_CA_FILE": str(authority)}
 
     def kubectl(self, *arguments: str) -> str:
         """Runs kubectl in the release's namespace."""
         return self.cluster.plane.kubectl("--namespace", NAMESPACE, *arguments)
 
-    def make_namespace(self) -> None:
-        """Makes the namespace, in which only restricted pods may run."""
-        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
-        self.cluster.plane.kubectl("apply", "--filename=-", stdin=json.dumps(namespace))
-
     def helm(self, action: str, *options: str) -> str:
         """Installs or upgrades, and returns when everything is ready."""
         return self.cluster.helm(
-            action, RELEASE, str(CHART), "--namespace", NAMESPACE, "--wait", "--wait-for-jobs", "--timeout=5m",
-            f"--values={CHART / 'profiles' / 'small.yaml'}",
-            "--set=image.repository=localhost/forerun", "--set=sandboxImage.repository=localhost/forerun-sandbox",
-            "--set=orchestrator.replicas=2", "--set=orchestrator.service.type=NodePort",
-            f"--set=orchestrator.service.nodePort={NODE_PORT}", "--set=demo.enabled=true",
-            # As the demo's own platform has them: so many that no authoritative call waits.
-            "--set=sandbox.settings.authoritative_slots=40", "--set=sandbox.settings.speculative_slots=16",
-            f"--set=tls.names={{{NODE_ADDRESS}}}",
-            # The API server is at the node's address here: tools reach the metadata service no more than it.
-            f"--set=networkPolicies.blocked={{169.254.0.0/16,{NODE_ADDRESS}/32}}", *options,
-        )  # fmt: skip
+            action, RELEASE, str(CHART), "--namespace", NAMESPACE, "--wait", "--wait-for-jobs", "--timeout=5m", *options
+        )
 
     def pods(self, component: str | None = None) -> list[dict[str, Any]]:
         """The release's pods, or those of one component."""
@@ -102,15 +116,6 @@ class Installation:
             assert "TimeoutError" in str(error) or "timed out" in str(error), error
             return False
         return True
-
-    def resident_bytes(self) -> int:
-        """Memory of all processes of all pods, without what is only cached."""
-        total = 0
-        root = Path("/sys/fs/cgroup/memory") / self.cluster.name
-        for line in (root / "memory.stat").read_text().splitlines():
-            if line.startswith(("total_rss ", "total_shmem ")):
-                total += int(line.split()[1])
-        return total
 
     def wait_for(self, what: str, seconds: float, holds: Callable[[], bool]) -> None:
         """Returns when `holds()`; looks less often than for processes, because each look is a kubectl."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -26,7 +27,10 @@ STATE: Final = TOOLS / "state"
 _DNS: Final = Path(__file__).with_name("dns.yaml")
 _KUBE_IMAGE: Final = "localhost/kube:1"
 _NAME: Final = "forerun"
-_VOLUMES: Final = 6
+# Of the machine, as the cluster's name and addresses are; the lock goes with the process that has it.
+_LOCK: Final = Path("/run/lock/forerun-test-cluster")
+_TURN_SECONDS: Final = 2_400.0
+_VOLUMES: Final = 12
 _READY_SECONDS: Final = 120.0
 _HELM_SECONDS: Final = 600.0
 _REMOVE_SECONDS: Final = 600.0
@@ -52,6 +56,11 @@ class Cluster:
     def name(self) -> str:
         """Its name, which its cgroups have, too."""
         return self._network.name
+
+    @property
+    def network_inode(self) -> int:
+        """What says of a process, in /proc/PID/ns/net, that it is in this cluster's network and in no pod's own."""
+        return self._network.path.stat().st_ino
 
     @property
     def kubeconfig(self) -> Path:
@@ -151,15 +160,25 @@ def volumes(directory: Path) -> dict[str, object]:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """A cluster for a test. What an earlier one left behind is removed first.
+    """A cluster for a test. Another test's is waited for; what an earlier one left behind is removed first.
 
     Raises:
         ClusterError: it did not come up.
     """
-    Cluster(tethered=True).down()
-    fresh = Cluster(tethered=True)
+    with _LOCK.open("w") as lock:
+        wait_until(f"end of another test's cluster ({_LOCK})", _TURN_SECONDS, lambda: _is_locked(lock.fileno()))
+        Cluster(tethered=True).down()
+        fresh = Cluster(tethered=True)
+        try:
+            fresh.up()
+            yield fresh
+        finally:
+            fresh.down()
+
+
+def _is_locked(descriptor: int) -> bool:
     try:
-        fresh.up()
-        yield fresh
-    finally:
-        fresh.down()
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

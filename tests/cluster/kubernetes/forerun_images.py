@@ -56,6 +56,11 @@ def run_locked(*package: str) -> str:
     return run(sys.executable, str(REPOSITORY / "scripts/locked.py"), str(REPOSITORY / "requirements.lock"), *package)
 
 
+def offline() -> tuple[dict[str, str], dict[Path, str]]:
+    """Build arguments and volumes with which the services' image is built from what this machine has."""
+    return {"PYTHON_IMAGE": BASE_IMAGE, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": _IN_BUILD}, {wheels(): _IN_BUILD}
+
+
 def build_images(*, version: str = VERSION) -> list[Path]:
     """Builds both images and returns their archives.
 
@@ -66,10 +71,10 @@ def build_images(*, version: str = VERSION) -> list[Path]:
         ClusterError: a build failed.
     """
     folder = REPOSITORY / "images"
+    arguments, volumes = offline()
     services = Image(
         SERVICES_IMAGE.replace(VERSION, version), folder / "services.Dockerfile", REPOSITORY,
-        arguments={"PYTHON_IMAGE": BASE_IMAGE, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": _IN_BUILD, "VERSION": version},
-        volumes={wheels(): _IN_BUILD},
+        arguments={**arguments, "VERSION": version}, volumes=volumes,
     )  # fmt: skip
     sandbox = Image(
         SANDBOX_IMAGE.replace(VERSION, version), folder / "sandbox.Dockerfile", REPOSITORY,

@@ -19,7 +19,7 @@ from tests.cluster.kubernetes.programs import Program
 
 BASE_IMAGE: Final = "localhost/forerun-base:bookworm"
 
-_BUILDAH: Final = ("buildah", "--root", str(TOOLS / "images"), "--runroot", str(TOOLS / "images-run"),
+BUILDAH: Final = ("buildah", "--root", str(TOOLS / "images"), "--runroot", str(TOOLS / "images-run"),
                    "--storage-driver", "overlay")  # fmt: skip
 _ARCHIVES: Final = TOOLS / "archives"
 _SUITE: Final = "bookworm"
@@ -52,13 +52,18 @@ class Image:
         Raises:
             ClusterError: the build failed; holds the end of its output.
         """
-        options = [f"--build-arg={name}={value}" for name, value in self.arguments.items()]
-        options += [f"--volume={folder}:{place}:ro" for folder, place in self.volumes.items()]
-        buildah(
-            "build", "--isolation=chroot", "--pull-never", "--layers", "--format=oci", f"--tag={self.name}",
-            f"--file={self.dockerfile}", *options, str(self.context),
-        )  # fmt: skip
+        options = build_options(self.arguments, self.volumes)
+        buildah("build", *options, f"--tag={self.name}", f"--file={self.dockerfile}", str(self.context))
         return archive(self.name)
+
+
+def build_options(arguments: Mapping[str, str], volumes: Mapping[Path, str]) -> list[str]:
+    """What buildah is told to build here: without privileges of its own, and with nothing pulled."""
+    return [
+        "--isolation=chroot", "--pull-never", "--layers", "--format=oci",
+        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *(f"--volume={folder}:{place}:ro" for folder, place in volumes.items()),
+    ]  # fmt: skip
 
 
 def buildah(*arguments: str, seconds: float = _BUILD_SECONDS) -> str:
@@ -67,7 +72,7 @@ def buildah(*arguments: str, seconds: float = _BUILD_SECONDS) -> str:
     Raises:
         ClusterError: it failed.
     """
-    return run(*_BUILDAH, *arguments, seconds=seconds)
+    return run(*BUILDAH, *arguments, seconds=seconds)
 
 
 def archive(name: str) -> Path:
@@ -104,7 +109,7 @@ def base_image() -> None:
     """
     wanted = f"{_SUITE} {' '.join(_PACKAGES)}"
     stamp = TOOLS / "base.stamp"
-    known = subprocess.run([*_BUILDAH, "images", "--quiet", BASE_IMAGE], capture_output=True, text=True, check=False)
+    known = subprocess.run([*BUILDAH, "images", "--quiet", BASE_IMAGE], capture_output=True, text=True, check=False)
     if known.stdout.strip() and stamp.exists() and stamp.read_text() == wanted:
         return
     print("cluster: making the base image (a minute)", file=sys.stderr, flush=True)

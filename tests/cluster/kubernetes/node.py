@@ -49,7 +49,8 @@ class Node:
         self._processes = processes
 
     @property
-    def _socket(self) -> Path:
+    def socket(self) -> Path:
+        """Where containerd answers."""
         # In the file system, not below /run, which the node has for itself: so it is reached from outside.
         return self._directory / "containerd.sock"
 
@@ -81,7 +82,7 @@ class Node:
         Raises:
             ClusterError: the archive cannot be used.
         """
-        run("ctr", "-a", str(self._socket), "-n", "k8s.io", "images", "import", str(archive), seconds=_IMPORT_SECONDS)
+        run("ctr", "-a", str(self.socket), "-n", "k8s.io", "images", "import", str(archive), seconds=_IMPORT_SECONDS)
 
     def wait_for_runtime(self) -> None:
         """Returns when images can be loaded.
@@ -93,7 +94,7 @@ class Node:
         def answers() -> bool:
             self._processes.require(_PROCESS)
             try:
-                return bool(run("ctr", "-a", str(self._socket), "version", seconds=5.0))
+                return bool(run("ctr", "-a", str(self.socket), "version", seconds=5.0))
             except ClusterError:
                 return False
 
@@ -101,7 +102,7 @@ class Node:
 
     def _plan(self) -> dict[str, object]:
         return {
-            "socket": str(self._socket),
+            "socket": str(self.socket),
             "logs": str(self._directory / "logs"),
             "mounts": [["--make-rshared", "/"], ["-t", "tmpfs", "tmpfs", "/run"]],
             "folders": ["/run/netns", "/run/lock"],
@@ -123,7 +124,7 @@ root = "{root}/containerd"
 state = "/run/containerd"
 oom_score = 0
 [grpc]
-  address = "{self._socket}"
+  address = "{self.socket}"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   # A lower score than our own needs a capability that containers of continuous integration do not have.
@@ -172,7 +173,7 @@ oom_score = 0
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": str(server.certificate),
             "tlsPrivateKeyFile": str(server.key),
-            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._network.name}",
             "failCgroupV1": False,
@@ -243,10 +244,16 @@ oom_score = 0
         roots = [hierarchy / self._network.name for hierarchy in _CGROUPS.iterdir()]
         while left := [root for root in roots if root.is_dir()]:
             for root in left:
-                for group in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+                for group in [*_groups(root), root]:
                     with contextlib.suppress(OSError):
                         group.rmdir()
-                with contextlib.suppress(OSError):
-                    root.rmdir()
             if time.monotonic() > deadline:
                 raise ClusterError(f"cgroups are left: {', '.join(map(str, left))}")
+
+
+def _groups(root: Path) -> list[Path]:
+    """The groups below one, the deepest first; none where some go while they are looked for: look again."""
+    try:
+        return sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
+    except OSError:
+        return []

@@ -23,6 +23,24 @@ _PACKAGE_OF: Final = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 _INSTALL_SECONDS: Final = 600
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+# What a node begins with, in the namespaces of nobody.
+_PROBE: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt")
+
+
+def obstacle() -> str | None:
+    """Why this machine cannot hold a node whatever is installed; None where it can."""
+    if os.geteuid() != 0:
+        return "a node needs root: it makes network namespaces, mounts and cgroups"
+    if (left := missing()) and shutil.which("apt-get") is None:
+        return f"a node needs {', '.join(left)}, and there is no apt-get to install them"
+    if not (_CGROUPS / "cpuset").is_dir() or not os.access(_CGROUPS / "memory", os.W_OK):
+        return "a node needs cgroups of version 1 that it may write to"
+    if shutil.which(_PROBE[0]) is not None:
+        probed = subprocess.run(_PROBE, capture_output=True, text=True, check=False, timeout=30)
+        if probed.returncode != 0:
+            return f"a node needs namespaces and mounts of its own: {probed.stderr.strip()}"
+    return None
 
 
 def missing() -> list[str]:
@@ -36,13 +54,11 @@ def install() -> None:
     Raises:
         ClusterError: this is no such machine, or apt failed.
     """
+    if reason := obstacle():
+        raise ClusterError(reason)
     wanted = missing()
-    if os.geteuid() != 0:
-        raise ClusterError("a node needs root: it makes network namespaces, mounts and cgroups")
     if not wanted:
         return
-    if shutil.which("apt-get") is None:
-        raise ClusterError(f"install {', '.join(wanted)}: there is no apt-get to do it")
     print(f"cluster: installing {', '.join(wanted)}", file=sys.stderr, flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-qq"], ["install", "-qq", "--yes", "--no-install-recommends", *wanted]):
