@@ -25,6 +25,7 @@ from forerun.core.plan import (
     PlanOptions,
     Progress,
     RecordedEnds,
+    ShareTask,
     StartTask,
     TaskEnd,
     TaskSettled,
@@ -176,6 +177,8 @@ class PlanRun:
                 # What is late has the same deadline as a call, so the journal says that it was late.
                 if task in self._waiting and not late:
                     self._cancel(self._runner, self._turn, self._waiting[task][0])
+            case ShareTask():
+                self._share(effect)
             case TaskSettled(result):
                 self._send(task_messages(result), len(result.content))
             case Progress(known, running, settled, _):
@@ -209,6 +212,15 @@ class PlanRun:
             self._note(effect.id, future)
         else:
             future.add_done_callback(partial(self._answered, effect.id))
+
+    def _share(self, effect: ShareTask) -> None:
+        """A client that never heard of this end, and goes on by itself, would have the call executed after all."""
+        if self._runner.closed or self._runner.leaving:
+            return
+        action = common_pb2.Action(tool=effect.tool, arguments=effect.arguments)
+        asked = self._runner.session.asked(event_pb2.AskedCall(index=effect.index, action=action))
+        machine = self._runner.session.machine
+        self._runner.apply(machine.shared(self._turn, asked, effect.leader, self._monotonic()))
 
     def _not_asked(self, task: str, end: TaskEnd) -> None:
         index, future = self._waiting.pop(task)

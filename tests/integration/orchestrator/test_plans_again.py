@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from forerun.client import ForerunClientError, OnFailure, PlanStatus, PlanTask
-from forerun.v1 import plan_pb2, session_pb2, session_pb2_grpc
+from forerun.v1 import common_pb2, event_pb2, plan_pb2, session_pb2, session_pb2_grpc
 from tests.integration.orchestrator.conftest import Stage
 
 End = tuple[str, str, str]
@@ -136,6 +136,33 @@ def test_what_a_failure_has_stopped_after_it_began_is_not_said_to_have_never_run
             "beside": "TASK_STATUS_CANCELLED",
             "writes": "TASK_STATUS_OUTCOME_UNKNOWN",
         }
+
+    stage(play)
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same-owner", "another-owner"])
+def test_a_task_that_shared_an_outcome_has_it_also_for_a_client_that_did_not_hear_of_it(
+    stage: Any, restart: bool
+) -> None:
+    """A client that goes on by itself asks for it by its key: executed now it would come after what it stood before."""
+    tasks = [task("one", "get", 1), task("same", "get", 1), task("then", "set", 1)]
+
+    async def play(s: Stage) -> None:
+        session = s.ids.uuid7()
+        ends, _ = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_ISOLATE)
+        digests = {id: digest for id, _, digest in ends}
+        if restart:
+            await restarted(s)
+        stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        asked = event_pb2.AskedCall(index=1, action=common_pb2.Action(tool="get", arguments=tasks[1].arguments))
+        request = session_pb2.CallToolsRequest(
+            hello=session_pb2.Hello(session=session, agent="a", resume=True),
+            batch=session_pb2.CallBatch(turn=1, calls=[asked]),
+        )
+        result = (await stub.CallTools(request, timeout=20.0)).results[0]
+        assert result.observation.digest == digests["one"] == digests["same"]
+        assert result.served == common_pb2.SERVED_SHARED
+        assert [name for name, _, _ in s.world.log] == ["get", "set"]
 
     stage(play)
 

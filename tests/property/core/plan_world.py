@@ -19,6 +19,7 @@ from forerun.core.plan import (
     PlanMachine,
     PlanOptions,
     Progress,
+    ShareTask,
     StartTask,
     Task,
     TaskEnd,
@@ -177,6 +178,8 @@ class World:
                 assert effect.result.id not in self.settled, "settled twice"
                 self.settled[effect.result.id] = effect.result
                 self.running.pop(effect.result.id, None)
+            elif isinstance(effect, ShareTask):
+                assert effect.leader < effect.index
             elif isinstance(effect, Progress):
                 self.progress.append(effect)
             else:

@@ -458,6 +458,16 @@ def test_what_a_failure_had_stopped_is_asked_for_its_end_when_the_plan_is_told_a
     assert driver.settled["4"].status is TaskStatus.SKIPPED
 
 
+def test_what_had_shared_an_outcome_has_it_again_also_where_the_plan_has_failed_since() -> None:
+    driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST), begun=[0, 1, 2])
+    driver.add(task("1", q="a"), task("2", q="b"))
+    driver.end("1", ok("one"))
+    driver.end("2", ended(TaskStatus.REJECTED))
+    assert driver.add(task("3", q="a"), complete=True) == []
+    assert driver.statuses() == ["ok", "rejected", "ok"]
+    assert driver.settled["3"].shared_with == "1"
+
+
 def test_a_plan_that_is_told_again_and_ends_earlier_waits_for_nothing() -> None:
     driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST), begun=[0, 1])
     driver.add(task("1", q="a"))

@@ -7,7 +7,7 @@ order.
 """
 
 from forerun.core.plan.check import PlanError, Problem
-from forerun.core.plan.effects import CancelTask, PlanEffect, PlanFinished, Progress, StartTask, TaskSettled
+from forerun.core.plan.effects import CancelTask, PlanEffect, PlanFinished, Progress, ShareTask, StartTask, TaskSettled
 from forerun.core.plan.machine import PlanMachine
 from forerun.core.plan.model import (
     Cause,
@@ -38,6 +38,7 @@ __all__ = [
     "Problem",
     "Progress",
     "RecordedEnds",
+    "ShareTask",
     "StartTask",
     "Task",
     "TaskEnd",

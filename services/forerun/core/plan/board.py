@@ -5,16 +5,17 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from forerun.core import limits
-from forerun.core.canonical import canonical
+from forerun.core.canonical import JsonValue, canonical
 from forerun.core.contracts import Contract
 from forerun.core.errors import CoreError
 from forerun.core.order import BatchCall, BatchOrder
 from forerun.core.plan import causes
 from forerun.core.plan.check import Checked, check
-from forerun.core.plan.effects import CancelTask, PlanEffect, StartTask, TaskSettled
+from forerun.core.plan.effects import CancelTask, PlanEffect, ShareTask, StartTask, TaskSettled
 from forerun.core.plan.footprints import ordering
 from forerun.core.plan.gate import Gate
 from forerun.core.plan.model import (
@@ -114,7 +115,9 @@ class Board:
             one.dependents.append(node.index)
         if stored is not None:
             self._end(node, stored)
-        elif self.stopped is not None and node.index in self._begun and known is None:
+        elif self.stopped is not None and node.index in self._begun and known is not None:
+            self.settle(node, node.sharing(known))
+        elif self.stopped is not None and node.index in self._begun and node.stage is Stage.WAITING:
             self._stop_again(node, self.stopped[1])
         elif self.stopped is not None:
             self.settle(node, node.ended(TaskStatus.SKIPPED, self.now, cause=self.stopped[1]))
@@ -176,11 +179,7 @@ class Board:
     def _start(self, node: Node) -> None:
         node.stage = Stage.RUNNING
         try:
-            value = node.checked.template.resolve(self._values.of)
-            arguments = node.checked.as_sent or canonical(value)
-            if len(arguments) > limits.ARGUMENTS_BYTES:
-                bound = f"ARGUMENTS_BYTES ({limits.ARGUMENTS_BYTES})"
-                raise CoreError("too_large", f"its arguments have {len(arguments)} bytes, above {bound}")
+            arguments, value = self._arguments(node)
         except CoreError as error:
             cause = Cause(error.reason, f"task {node.id} cannot be started: {error}", task=node.id)
             self.settle(node, node.ended(TaskStatus.REJECTED, self.now, cause=cause))
@@ -191,6 +190,19 @@ class Board:
         self.effects.append(
             StartTask(node.id, node.index, node.tool, arguments, value, ordered.timeout_seconds, ordered.repeatable)
         )
+
+    def _arguments(self, node: Node) -> tuple[bytes, JsonValue]:
+        """What a task runs with.
+
+        Raises:
+            CoreError: Nothing: a reference has no value, or they are too long.
+        """
+        value = node.checked.template.resolve(self._values.of)
+        arguments = node.checked.as_sent or canonical(value)
+        if len(arguments) > limits.ARGUMENTS_BYTES:
+            bound = f"ARGUMENTS_BYTES ({limits.ARGUMENTS_BYTES})"
+            raise CoreError("too_large", f"its arguments have {len(arguments)} bytes, above {bound}")
+        return arguments, value
 
     def halt(self, node: Node, status: TaskStatus, cause: Cause) -> None:
         """Tells a running task to stop. Until it has, nothing that is in conflict with it starts."""
@@ -254,9 +266,16 @@ class Board:
         else:
             self.effects.append(TaskSettled(result))
         self._end(node, result)
+        if result.shared_with:
+            self._share(node, self._by_id[result.shared_with])
         if result.status is not TaskStatus.OK:
             cause = causes.skipped(result)
             self._doomed.extend((index, cause) for index in node.dependents)
+
+    def _share(self, node: Node, leader: int) -> None:
+        with suppress(CoreError):  # spelled with more bytes than a call may have: then nobody can execute it either
+            arguments, _ = self._arguments(node)
+            self.effects.append(ShareTask(node.index, node.tool, arguments, leader))
 
     def _end(self, node: Node, result: TaskResult) -> None:
         was, node.stage = node.stage, Stage.DONE

@@ -45,6 +45,23 @@ class CancelTask:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareTask:
+    """A task has the outcome of an equal one, and no execution: to be recorded, so that nobody executes it later.
+
+    Attributes:
+        index: Its place.
+        tool: The tool.
+        arguments: The bytes that would have been run.
+        leader: The place of the other one.
+    """
+
+    index: int
+    tool: str
+    arguments: bytes
+    leader: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSettled:
     """A task has its end."""
 
@@ -85,4 +102,4 @@ class PlanFinished:
     round: int
 
 
-PlanEffect = StartTask | CancelTask | TaskSettled | Progress | PlanFinished
+PlanEffect = StartTask | CancelTask | ShareTask | TaskSettled | Progress | PlanFinished

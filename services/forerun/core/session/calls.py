@@ -1,6 +1,7 @@
 """Authoritative calls of one session: in order-safe parallel, from the memo, a speculation, or the tool."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from forerun.core import limits
 from forerun.core.contracts import is_barrier
@@ -52,6 +53,16 @@ class Calls:
     def of(self, turn: int) -> tuple[int, ...]:
         """The calls of a message that were asked for, answered or not."""
         return (*self.answered(turn), *(index for number, index in self._open if number == turn))
+
+    def share(self, turn: int, asked: AskedCall, leader: int) -> None:
+        """Writes down that a call has the outcome of another one, and is not to be executed any more."""
+        key, lead = (turn, asked.index), self._keys.answered.get((turn, leader))
+        if lead is None or key in self._keys.answered or key in self._open:
+            return
+        self._keys.write_down(turn, [asked])
+        answer = replace(lead.answer, call=key, served=Served.SHARED, provider_call_id=asked.provider_call_id)
+        self._keys.answered[key] = Closed(asked.tool, asked.arguments, answer, lead.repeatable)
+        self._c.append(CallFinished(answer))
 
     # ------------------------------------------------------------ intake
 

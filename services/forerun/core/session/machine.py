@@ -178,6 +178,12 @@ class SessionMachine:
         self._early.ended(turn, calls)
         return self._drain()
 
+    def shared(self, turn: int, asked: AskedCall, leader: int, now: float) -> list[Effect]:
+        """A call of a message has the outcome of another one, by its index, and is not to be executed."""
+        self._c.now = now
+        self._calls.share(turn, asked, leader)
+        return self._drain()
+
     def partial(self, turn: int, calls: Sequence[AskedCall], now: float) -> list[Effect]:
         """The model's message still streams: these of its calls have their arguments complete."""
         self._c.now = now
