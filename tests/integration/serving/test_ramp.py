@@ -51,7 +51,9 @@ async def measured(installation: Installation, tmp_path_factory: pytest.TempPath
         yield served
 
 
-async def goodput_of(served: Served, batch: int, tokens: int, options: Mapping[str, Any]) -> float:
+async def goodput_of(
+    served: Served, batch: int, tokens: int, options: Mapping[str, Any], *, prompt: Sequence[int] = (1,)
+) -> float:
     """Tokens a declared second of each of `batch` texts that are decoded side by side.
 
     Counted is what comes while all of them are decoded: when which text begins and ends is the machine's business.
@@ -63,7 +65,7 @@ async def goodput_of(served: Served, batch: int, tokens: int, options: Mapping[s
     async def follow(number: int) -> None:
         nonlocal seconds
         given = {"max_tokens": 4_000, "ignore_end": True, "history": False, "temperature": 1.0, "seed": number}
-        async with aclosing(events(served.client, [number % 60 + 1, 1], {**given, **options}, PATIENT)) as stream:
+        async with aclosing(events(served.client, [number % 60 + 1, *prompt], {**given, **options}, PATIENT)) as stream:
             async for event, _ in stream:
                 if len(started) == batch:
                     counted[number] += len(event["tokens"])
@@ -107,3 +109,10 @@ async def test_the_controller_harms_at_no_batch_and_is_near_the_best_depth(measu
         assert controlled >= 0.97 * best, f"batch {batch}: {found}"
     assert found["controller"][0] > 1.3 * found["off"][0], "it speculates where that pays"
     assert found["7"][2] < 0.85 * found["off"][2], "where seven tokens harm, or the test shows nothing"
+
+
+async def test_probes_harm_nobody_where_the_draft_model_has_long_prompts_to_catch_up_with(measured: Served) -> None:
+    prompt = [number % 61 + 1 for number in range(1_500)]
+    off = await goodput_of(measured, 64, 30, {"speculate": False}, prompt=prompt)
+    controlled = await goodput_of(measured, 64, 30, {"drafters": ["model"]}, prompt=prompt)
+    assert controlled >= 0.95 * off

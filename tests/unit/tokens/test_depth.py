@@ -71,6 +71,18 @@ def test_off_means_no_draft_at_all_until_a_probe() -> None:
     assert not any(decision.score for decision in decisions), "scoring a draft model would run it"
 
 
+def test_probes_that_have_long_texts_to_catch_up_with_are_rarer() -> None:
+    controller = DepthController(table(lambda batch, depth: 1.0 + depth), most=7)
+    teach(controller, "target+draft", 0.0)
+    passes, lost = 8_000, 10.0
+    probes = 0
+    for _ in range(passes):
+        if controller.decide(load(), 7).reason is DepthReason.PROBE:
+            probes += 1
+            controller.probed("target+draft", lost)
+    assert 2 <= probes <= 1 + passes * 0.005 / lost, "after the first one it is known what they cost"
+
+
 def test_a_probe_finds_that_acceptance_has_come_back() -> None:
     controller = DepthController(table(lambda batch, depth: 1.0 + 0.3 * depth), most=7)
     teach(controller, "target+draft", 0.0)

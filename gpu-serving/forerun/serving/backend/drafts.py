@@ -131,6 +131,7 @@ class Drafts:
         self._counted = counted
         self._branches = branches
         self._scored: Sequence[int] = ()
+        self._probing = False
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Certain tokens that follow."""
@@ -153,6 +154,7 @@ class Drafts:
         if self._model is not None:
             decision = self._decided(WITH_DRAFT, size, cap, live)
         source = self._winner(recalled, decision, live, size)
+        self._probing = source == MODEL and decision.reason is DepthReason.PROBE
         if self._model is not None and source == MODEL:
             return await self._model.propose(context, decision.depth, live)
         if source != RECALL:
@@ -177,6 +179,9 @@ class Drafts:
         """How a proposal ended."""
         self._counted(proposal.drafter, len(proposal.tokens), accepted)
         self._depth.judged(proposal, accepted, pass_seconds)
+        if self._probing:
+            self._probing = False
+            self._depth.controller.probed(WITH_DRAFT, proposal.seconds / pass_seconds)
 
     async def close(self) -> None:
         """The text has ended."""

@@ -72,6 +72,7 @@ class _Cell:
 
     depth: int = 0
     off_passes: int = 0
+    probed_at: int = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +88,7 @@ class DepthController:
     most: int
     _acceptance: dict[str, Acceptance] = field(default_factory=dict)
     _cells: dict[tuple[str, tuple[int, int]], _Cell] = field(default_factory=dict)
+    _probes_lost: dict[str, float] = field(default_factory=dict)
 
     def reload(self, table: StepTable) -> None:
         """Takes a new table. What was seen of acceptance stays; depths are decided anew."""
@@ -97,6 +99,14 @@ class DepthController:
         """How one draft of one text ended."""
         if drafted > 0:
             self.acceptance(pair).observe(drafted, accepted)
+
+    def probed(self, pair: str, lost: float) -> None:
+        """What a probe took beyond a pass without a draft, in such passes.
+
+        A draft model that was off has to catch up with the whole text first, which no table of steps knows.
+        """
+        before = self._probes_lost.get(pair, lost)
+        self._probes_lost[pair] = (before + max(0.0, lost)) / 2.0
 
     def acceptance(self, pair: str) -> Acceptance:
         """What is known of a pair's acceptance."""
@@ -123,7 +133,7 @@ class DepthController:
         cell = self._cells.setdefault((load.pair, bucket), _Cell())
         cell.depth = self._best(load.pair, costs, cap, cell.depth)
         if cell.depth > 0:
-            cell.off_passes = 0
+            cell.off_passes = cell.probed_at = 0
             return DepthDecision(cell.depth, reason)
         return self._off(load, costs, cap, cell)
 
@@ -144,10 +154,17 @@ class DepthController:
         shallow = [depth for depth in costs.depths(cap) if depth > 0][:1]
         if not shallow:
             return DepthDecision(0, DepthReason.OFF)
-        lost = max(0.0, costs.seconds[shallow[0]] / costs.seconds[0] - 1.0)
-        if cell.off_passes % min(_PROBE_MOST, max(_PROBE_LEAST, math.ceil(lost / _PROBE_SHARE))) == 0:
+        lost = costs.seconds[shallow[0]] / costs.seconds[0] - 1.0
+        if self._probe_is_due(load.pair, cell, lost):
             return DepthDecision(shallow[0], DepthReason.PROBE)
         return DepthDecision(0, DepthReason.OFF)
+
+    def _probe_is_due(self, pair: str, cell: _Cell, lost: float) -> bool:
+        lost = max(0.0, lost, self._probes_lost.get(pair, 0.0))
+        if cell.off_passes - cell.probed_at < min(_PROBE_MOST, max(_PROBE_LEAST, math.ceil(lost / _PROBE_SHARE))):
+            return False
+        cell.probed_at = cell.off_passes
+        return True
 
     def _prior(self, load: Load, cap: int) -> DepthDecision:
         """A draft model that was never measured here: only where published experience says that it pays."""
@@ -155,10 +172,10 @@ class DepthController:
         if load.batch >= PRIOR_CROSSOVER_BATCH or (load.answer is not None and load.answer < PRIOR_ANSWER_TOKENS):
             return DepthDecision(0, DepthReason.PRIOR)
         if self.acceptance(load.pair).rate >= PRIOR_RATE * (1.0 - (_MARGIN if cell.depth else 0.0)):
-            cell.depth, cell.off_passes = min(cap, _PRIOR_DEPTH), 0
+            cell.depth, cell.off_passes, cell.probed_at = min(cap, _PRIOR_DEPTH), 0, 0
             return DepthDecision(cell.depth, DepthReason.PRIOR)
         cell.depth = 0
         cell.off_passes += 1
-        if cell.off_passes % _PROBE_LEAST == 0:
+        if self._probe_is_due(load.pair, cell, 0.0):
             return DepthDecision(1, DepthReason.PROBE)
         return DepthDecision(0, DepthReason.PRIOR)
