@@ -5,12 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from forerun.client.compiler import ModelError, ModelPiece, ModelRequest, Usage
+from forerun.client import AsyncSession
+from forerun.client.compiler import (
+    Bounds,
+    Compiler,
+    CompilerResult,
+    ModelError,
+    ModelPiece,
+    ModelRequest,
+    Usage,
+)
+from tests.integration.orchestrator.conftest import Stage
 
 Line = str | float | ModelError | None
 """A text; a pause in seconds; an error; None for a model that is silent for ever."""
 
+END = "9. join()<END_OF_PLAN>"
 FINISH = ["Thought: enough\n", "Action: Finish(done)"]
 REPLAN = ["Thought: not enough\n", "Action: Replan(look again)"]
 
@@ -48,3 +60,22 @@ class ScriptedModel:
     def prompts(self) -> list[str]:
         """The last message of each request."""
         return [request.messages[-1].content for request in self.requests]
+
+
+def first_number(request: ModelRequest) -> str:
+    """From where the planner is told to count."""
+    said = request.messages[-1].content
+    return said.partition("Number the calls from ")[2].partition(" ")[0] if "Number the calls" in said else "1"
+
+
+def asked(s: Stage, *tools: str) -> list[tuple[str, int]]:
+    return [(name, arguments["id"]) for name, arguments, _ in s.world.log if not tools or name in tools]
+
+
+def compiler(planner: ScriptedModel, joiner: ScriptedModel, **bounds: Any) -> Compiler:
+    return Compiler(planner, joiner=joiner, bounds=Bounds(**bounds))
+
+
+async def run(session: AsyncSession, *scripts: Sequence[Line], **bounds: Any) -> CompilerResult:
+    """One run with plans and, where they are used up, a joiner that finishes."""
+    return await compiler(ScriptedModel(scripts), ScriptedModel([FINISH]), **bounds).run(session, "what?")
