@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,15 +79,21 @@ def evaluate(recordings: Sequence[Recording], *, split: str, seed: int) -> Score
     """
     declared = tuple(sorted({tool for recording in recordings for tool in recording.tools}))
     engine, score = Engine(), Score()
+    learned, scored = halves(recordings, split=split, seed=seed)
+    for recording in learned:
+        run(engine, recording, declared, None)
+    for recording in scored:
+        run(engine, recording, declared, score)
+    return score
+
+
+def halves(recordings: Iterable[Recording], *, split: str, seed: int) -> tuple[list[Recording], list[Recording]]:
+    """What is learned, and what is scored. Arguments: as those of `evaluate`."""
     parts: tuple[list[Recording], list[Recording]] = ([], [])
     for recording in recordings:
         name = recording.task if split == "task" else recording.session
         parts[hashlib.sha256(f"{seed}:{name}".encode()).digest()[-1] % 2].append(recording)
-    for recording in parts[0]:
-        run(engine, recording, declared, None)
-    for recording in parts[1]:
-        run(engine, recording, declared, score)
-    return score
+    return parts
 
 
 def run(engine: Engine, recording: Recording, declared: tuple[str, ...], score: Score | None) -> None:
