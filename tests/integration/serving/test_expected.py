@@ -31,7 +31,7 @@ from tests.integration.serving.conftest import Served
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 USER = "liu_wong_7311"
-TEXT = [{"role": "user", "content": "w3 w4 w5"}]
+TEXT: list[Any] = [{"role": "user", "content": "w3 w4 w5"}]
 DEADLINES = Deadlines(first_token=60.0, between_tokens=60.0, total=120.0)
 
 
@@ -143,7 +143,7 @@ async def test_an_answer_is_the_same_with_and_without_a_predictor(stage: Stage, 
                     messages=TEXT,
                     max_tokens=30,
                     temperature=0,
-                    extra_headers=headers,  # type: ignore[arg-type]
+                    extra_headers=headers,
                 )
                 return str(answer.choices[0].message.content)
 
