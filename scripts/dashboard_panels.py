@@ -269,6 +269,23 @@ CALL_SITES: Final = (
                     ),
                 ),
             ),
+            Panel(
+                title="Second guesses of a small model", kind="bars", empty="no small model is set",
+                says="Model steps by what became of a small model's guess. `off`: it was not measured to pay there.",
+                queries=(Query(over_range("forerun_second_guesses_total", "guess"), "{{guess}}"),),
+            ),
+            Panel(
+                title="Worth of second guesses", unit="short", empty="no small model is set",
+                says="Call sites at which they pay, and seconds of the model for each call that nothing else had named.",
+                queries=(
+                    Query("sum(forerun_second_guess_sites)", "sites on"),
+                    Query(
+                        "sum(increase(forerun_second_guess_seconds_total[$__range])) / "
+                        "(sum(increase(forerun_second_guess_hits_total[$__range])) > 0)",
+                        "seconds a hit",
+                    ),
+                ),
+            ),
         ),
     ),
 )  # fmt: skip
