@@ -276,7 +276,7 @@ CALL_SITES: Final = (
             ),
             Panel(
                 title="Worth of second guesses", unit="short", empty="no small model is set",
-                says="Call sites at which they pay, and seconds of the model for each call that nothing else had named.",
+                says="Call sites at which they pay, and seconds of the model for each call that only it had named.",
                 queries=(
                     Query("sum(forerun_second_guess_sites)", "sites on"),
                     Query(
