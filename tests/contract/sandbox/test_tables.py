@@ -9,9 +9,10 @@ from forerun.sandbox.connectors.port import Ended
 from forerun.sandbox.isolation import seccomp
 from forerun.sandbox.isolation.levels import STRENGTH, Choice, LevelName
 from forerun.sandbox.isolation.limits import ERROR_REASONS, LimitReason
+from forerun.sandbox.runners import messages
 from forerun.sandbox.settings import SandboxSettings
 from forerun.sandbox.worker.slots import Priority
-from forerun.v1 import common_pb2, sandbox_pb2
+from forerun.v1 import common_pb2, runner_pb2, sandbox_pb2
 
 _ROOM = Path(app.__file__).parent
 
@@ -32,6 +33,11 @@ def test_every_limit_has_a_reason_of_its_own_and_is_counted() -> None:
     assert len(set(ERROR_REASONS.values())) == len(LimitReason)
     assert {reason.value for reason in ERROR_REASONS.values()} <= set(app._LIMITS)
     assert all(ErrorReason(name) for name in app._LIMITS)
+
+
+def test_every_limit_has_its_number_between_worker_and_runner() -> None:
+    assert set(messages.LIMITS) == set(LimitReason)
+    assert set(messages.LIMITS.values()) == set(runner_pb2.RunLimit.values()) - {runner_pb2.RUN_LIMIT_UNSPECIFIED}
 
 
 def test_every_level_has_a_strength() -> None:

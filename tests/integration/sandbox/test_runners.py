@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -258,6 +259,20 @@ async def test_a_runner_that_is_started_again_in_its_place_serves_nobody(
         ended(forged)
 
 
+async def test_a_runner_that_is_told_to_stop_lets_its_command_end(tmp_path: Path, authority: Authority) -> None:
+    with runners(tmp_path / "runners", authority, 2) as found:
+        async with pool(found, authority, wait=15.0) as mine:
+            command = asyncio.ensure_future(mine.run(plan("echo begun; sleep 1.7691; echo done")))
+            await begun("sleep\x001.7691")
+            (used,) = [one for one in found if _children(one)]
+            os.kill(used.pid, signal.SIGTERM)
+            await asyncio.sleep(0.2)
+            # Nothing new begins in it, and nothing of the session is lost.
+            assert (await mine.run(plan("echo elsewhere"))).stdout.text == "elsewhere\n"
+            assert (await command).stdout.text == "begun\ndone\n"
+            assert await used.over() == 0
+
+
 async def test_a_session_s_runner_ends_with_its_worker(runner: RunnerProcess, authority: Authority) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path\n"
@@ -381,7 +396,7 @@ async def test_an_idle_session_lets_go_and_takes_another_one(tmp_path: Path, aut
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     with runners(tmp_path / "runners", authority, 2) as found:
-        async with pool(found, authority, idle=0.5) as mine:
+        async with pool(found, authority, wait=15.0, idle=0.5) as mine:
             await mine.run(plan("echo 1 > one", workspace))
             codes = await asyncio.wait_for(_first_over(found), 15.0)
             assert codes == 0
@@ -455,6 +470,8 @@ async def lying(
         async def Run(  # noqa: N802
             self, request_iterator: AsyncIterator[runner_pb2.RunRequest], context: object
         ) -> AsyncIterator[runner_pb2.RunResponse]:
+            await anext(request_iterator)
+            yield runner_pb2.RunResponse(accepted=runner_pb2.RunAccepted())
             async for request in request_iterator:
                 if request.WhichOneof("part") == "begin":
                     break

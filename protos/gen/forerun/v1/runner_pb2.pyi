@@ -435,6 +435,7 @@ class RunResponse(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___RunOutput:
         """A part of what it has written."""
@@ -447,22 +448,44 @@ class RunResponse(_message.Message):
     def ended(self) -> Global___RunEnded:
         """It ended, and nothing of it is alive. The last message."""
 
+    @_builtins.property
+    def accepted(self) -> Global___RunAccepted:
+        """There is room for it. The first message; the workspace may come."""
+
     def __init__(
         self,
         *,
         output: Global___RunOutput | None = ...,
         changes: Global___TreePart | None = ...,
         ended: Global___RunEnded | None = ...,
+        accepted: Global___RunAccepted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "ended", b"ended", "output", b"output", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "ended", b"ended", "output", b"output", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "ended", b"ended", "output", b"output", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "ended", b"ended", "output", b"output", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_step: _TypeAlias = _typing.Literal["output", "changes", "ended"]  # noqa: Y015
+    _WhichOneofReturnType_step: _TypeAlias = _typing.Literal["output", "changes", "ended", "accepted"]  # noqa: Y015
     _WhichOneofArgType_step: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_step) -> _WhichOneofReturnType_step | None: ...
 
 Global___RunResponse: _TypeAlias = RunResponse  # noqa: Y015
+
+@_typing.final
+class RunAccepted(_message.Message):
+    """There is room for the command. Whoever hears nothing of it knows that it does not run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunAccepted: _TypeAlias = RunAccepted  # noqa: Y015
 
 @_typing.final
 class RunOutput(_message.Message):

@@ -72,9 +72,9 @@ class RunnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Run(self, request_iterator, context):
-        """Runs a command of the session that took the runner. The request's first message is the command, then come the parts of
-        its workspace, then `begin`. PERMISSION_DENIED without the claim of Take. The responses are the output, the
-        changes of the workspace, and one Ended. A `stop` kills the command, and so does the end of the stream.
+        """Runs a command of the session that took the runner. The request's first message is the command; once it is
+        accepted come the parts of its workspace, then `begin`. PERMISSION_DENIED without the claim of Take. The responses are
+        `accepted`, the output, the changes of the workspace, and one Ended. A `stop` kills the command, and so does the end of the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

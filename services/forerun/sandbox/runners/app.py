@@ -37,6 +37,7 @@ class _Room:
         self._tasks = TaskScope("runner", metrics=metrics)
         self._servicer: RunnerServicer | None = None
         self._taken = asyncio.Event()
+        self._stopping = False
         self.served: Served | None = None
 
     def register(self, server: Any) -> None:
@@ -54,12 +55,17 @@ class _Room:
             directory.mkdir(mode=0o700, parents=True)
         ladder = (await machine_ladder(self._settings.runsc)).chosen(self._settings.isolation)
         self._servicer = RunnerServicer(
-            CommandRunner(ladder.choose(), str(scratch)), trees, emptied=emptied, taken=self._was_taken, ended=_leave
+            CommandRunner(ladder.choose(), str(scratch)),
+            trees,
+            emptied=emptied,
+            taken=self._was_taken,
+            ended=self._leave,
         )
         self._tasks.spawn(self._leave_unused(), name="unused")
 
     async def drain(self, grace_seconds: float) -> None:
         """Lets the commands that run end."""
+        self._stopping = True
         if self._servicer is not None:
             await self._servicer.drain(grace_seconds * 0.8)
 
@@ -77,7 +83,13 @@ class _Room:
             async with asyncio.timeout(self._settings.max_free_seconds):
                 await self._taken.wait()
         except TimeoutError:
-            _leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Ends this process in its usual order, unless that is under way."""
+        if not self._stopping:
+            self._stopping = True
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def build(settings: RunnerSettings) -> App:
@@ -111,8 +123,3 @@ def _closing(network: GrpcNetwork) -> Callable[[float], Any]:
         await network.close()
 
     return close
-
-
-def _leave() -> None:
-    """Ends this process in its usual order."""
-    os.kill(os.getpid(), signal.SIGTERM)

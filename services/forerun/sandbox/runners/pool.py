@@ -22,6 +22,7 @@ from forerun.runtime.ids import Ids
 from forerun.runtime.tasks import TaskScope
 from forerun.runtime.tls import Tls
 from forerun.sandbox.commands.runner import CommandPlan, CommandResult
+from forerun.sandbox.completion import to_the_end
 from forerun.sandbox.connectors.port import Ended, ToolFault
 from forerun.sandbox.isolation.launch import SetupFailed
 from forerun.sandbox.owner import Owner
@@ -126,13 +127,16 @@ class Runners:
             try:
                 return await taken.remote.run(plan)
             except Lost as error:
-                await self._let_go(taken)
+                self._forget(taken)
                 if lease.given_up:
                     raise _preempted(error) from error
                 if error.begun:
                     raise _lost(error) from error
             finally:
                 lease.end(self._clock.monotonic(), speculative=plan.speculative)
+                # One that takes no more commands may still run some: it ends with the last of them.
+                if not lease.running and self._taken.get(plan.owner) is not taken:
+                    await to_the_end(taken.remote.end())
         raise SetupFailed(f"{_TRIES} runners went away one after the other")
 
     async def close_session(self, owner: Owner) -> None:
@@ -237,9 +241,12 @@ class Runners:
             await self._let_go(self._taken[lease.owner])
 
     async def _let_go(self, taken: _Taken) -> None:
+        self._forget(taken)
+        await taken.remote.end()
+
+    def _forget(self, taken: _Taken) -> None:
         if self._taken.get(taken.lease.owner) is taken:
             del self._taken[taken.lease.owner]
-        await taken.remote.end()
 
     async def _sweep(self) -> None:
         oldest = self._clock.monotonic() - self._idle_seconds

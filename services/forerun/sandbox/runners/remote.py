@@ -163,7 +163,7 @@ class _Attended:
             if task is not None and task.cancelling():
                 raise
             raise Lost("the runner was let go of", begun=self._begun) from error  # its channel was closed
-        except (WrongTree, asyncio.InvalidStateError) as error:
+        except WrongTree as error:
             raise Lost(f"the runner was lost: {error}", begun=self._begun) from error
         finally:
             self._call.cancel()  # no more than a formality where it has ended
@@ -186,6 +186,10 @@ class _Attended:
     async def _send(self) -> None:
         call = self._call
         await call.write(runner_pb2.RunRequest(command=command_message(self._plan, self._claim)))
+        # A write to a call that was refused hides why. So nothing more is said before this is heard.
+        accepted = await call.read()
+        if not isinstance(accepted, runner_pb2.RunResponse) or not accepted.HasField("accepted"):
+            raise Lost("the runner does not accept commands", begun=False)
         if isinstance(self._plan.workspace, Bind):
             parts = packed(self._plan.workspace.path)
             while not self._stopping and (part := await in_thread(next, parts, None)) is not None:

@@ -120,6 +120,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
         ended = None
         async with self._place() as number:
             tree = self._trees / str(number)
+            yield runner_pb2.RunResponse(accepted=runner_pb2.RunAccepted())
             try:
                 async with aclosing(self._received_and_run(command, requests, tree)) as responses:
                     async for response in responses:
