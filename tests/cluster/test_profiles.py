@@ -78,7 +78,8 @@ def copies(installation: Installation) -> dict[str, int]:
 async def test_with_everything_several_times_a_lost_broker_fails_no_call(
     installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    option = values(tmp_path, "ha", "demo: {enabled: true}")
+    # Runners of commands are as many as a small node starts in time; nobody runs commands here.
+    option = values(tmp_path, "ha", "demo: {enabled: true}", "runners: {replicas: 3}")
     await asyncio.to_thread(installation.helm, "install", option)
     for name, value in installation.agent(tmp_path).items():
         monkeypatch.setenv(name, value)
