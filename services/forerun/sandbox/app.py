@@ -318,7 +318,7 @@ def build(
     parts = [
         *chassis_parts(chassis, settings, expose_metrics=network is None),
         bus_part.part(),
-        Part("worker", room, start_seconds=60.0),
+        Part("worker", room, start_seconds=60.0 + (TRIAL_SECONDS if settings.runners else 0.0)),
         Part("server", server, stop_seconds=None),
         # Stops before the server does, so that the server's grace is for authoritative executions alone.
         Part("admission", Callbacks(stop=room.refuse)),

@@ -40,8 +40,8 @@ _AVOID_SECONDS: Final = 3.0
 _TRIES: Final = 3
 _RETRY_SECONDS: Final = 1.0
 
-TRIAL_SECONDS: Final = 30.0
-"""How long a worker that starts waits for a runner: both may have been started at once."""
+TRIAL_SECONDS: Final = 120.0
+"""How long a worker that starts waits for a runner: both may have been started at once, on a busy node."""
 
 Discover = Callable[[], Awaitable[Sequence[str]]]
 
