@@ -103,7 +103,7 @@ MODEL_MODE: Final = Label(
     "mode", "asked for, or besides: second attempts, candidates, judges", ("authoritative", "extra")
 )
 DIRECTION: Final = Label("direction", "read or generated", ("input", "output"))
-STRATEGY: Final = Label("strategy", "how it was found", ("single", "best_of", "beam"))
+STRATEGY: Final = Label("strategy", "how it was found", ("single", "best_of", "beam", "approximate"))
 OUTCOME: Final = Label("outcome", "how it ended", _values(Outcome))
 SERVED: Final = Label("served", "how it was answered", _values(s for s in Served if s is not Served.UNSPECIFIED))
 REASON: Final = Label("reason", "why, `launched` if it was launched", ("launched", *_values(Refusal)))

@@ -209,6 +209,7 @@ def _answers(message: policy_pb2.AnswerPolicy) -> AnswerPolicy:
         max_cost=message.max_cost if message.HasField("max_cost") else usual.max_cost,
         worth=message.worth,
         expected_gain=message.expected_gain if message.HasField("expected_gain") else usual.expected_gain,
+        drafted_by=message.drafted_by,
     )
 
 

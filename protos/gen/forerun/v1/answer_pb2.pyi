@@ -645,6 +645,7 @@ class AnswerResult(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     RACES_FIELD_NUMBER: _builtins.int
     LIMITED_BY_FIELD_NUMBER: _builtins.int
+    APPROXIMATE_FIELD_NUMBER: _builtins.int
     answer: _builtins.str
     """Id of the answer in the ledger."""
     text: _builtins.str
@@ -663,6 +664,8 @@ class AnswerResult(_message.Message):
     """Requests that had a second attempt."""
     limited_by: _builtins.str
     """Why fewer candidates than asked for; empty where all were generated."""
+    approximate: _builtins.bool
+    """Another model than the one that was asked for has answered, and that one agreed. Only where the policy says so."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatToolCall]:
         """The calls that it asks for."""
@@ -690,10 +693,11 @@ class AnswerResult(_message.Message):
         candidates: _abc.Iterable[Global___CandidateReport] | None = ...,
         races: _builtins.int = ...,
         limited_by: _builtins.str = ...,
+        approximate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "candidates", b"candidates", "cost", b"cost", "cost_of_one", b"cost_of_one", "finish_reason", b"finish_reason", "limited_by", b"limited_by", "provider", b"provider", "races", b"races", "text", b"text", "tool_calls", b"tool_calls", "usage", b"usage", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "approximate", b"approximate", "candidates", b"candidates", "cost", b"cost", "cost_of_one", b"cost_of_one", "finish_reason", b"finish_reason", "limited_by", b"limited_by", "provider", b"provider", "races", b"races", "text", b"text", "tool_calls", b"tool_calls", "usage", b"usage", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

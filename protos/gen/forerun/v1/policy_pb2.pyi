@@ -520,6 +520,7 @@ class AnswerPolicy(_message.Message):
     MAX_COST_FIELD_NUMBER: _builtins.int
     WORTH_FIELD_NUMBER: _builtins.int
     EXPECTED_GAIN_FIELD_NUMBER: _builtins.int
+    DRAFTED_BY_FIELD_NUMBER: _builtins.int
     on: _builtins.bool
     """Allows them. Without it one answer is generated, whatever is asked for."""
     max_candidates: _builtins.int
@@ -532,6 +533,10 @@ class AnswerPolicy(_message.Message):
     """Share of further candidates that are expected to be better than those before them, until that is known from
     experience. 0..1. Absent: 0.25.
     """
+    drafted_by: _builtins.str
+    """Approximate answers: the model of this name answers single requests, and the model that was asked for only says yes
+    or no to what it said; on a no it answers itself. Empty: never, so that answers are those of the model asked for.
+    """
     def __init__(
         self,
         *,
@@ -540,10 +545,11 @@ class AnswerPolicy(_message.Message):
         max_cost: _builtins.float | None = ...,
         worth: _builtins.float = ...,
         expected_gain: _builtins.float | None = ...,
+        drafted_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_gain", b"_expected_gain", "_max_candidates", b"_max_candidates", "_max_cost", b"_max_cost", "expected_gain", b"expected_gain", "max_candidates", b"max_candidates", "max_cost", b"max_cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_gain", b"_expected_gain", "_max_candidates", b"_max_candidates", "_max_cost", b"_max_cost", "expected_gain", b"expected_gain", "max_candidates", b"max_candidates", "max_cost", b"max_cost", "on", b"on", "worth", b"worth"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_gain", b"_expected_gain", "_max_candidates", b"_max_candidates", "_max_cost", b"_max_cost", "drafted_by", b"drafted_by", "expected_gain", b"expected_gain", "max_candidates", b"max_candidates", "max_cost", b"max_cost", "on", b"on", "worth", b"worth"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_gain: _TypeAlias = _typing.Literal["expected_gain"]  # noqa: Y015
     _WhichOneofArgType__expected_gain: _TypeAlias = _typing.Literal["_expected_gain", b"_expected_gain"]  # noqa: Y015

@@ -90,6 +90,7 @@ class ModelAnswer:
         candidates: All candidates; empty for a single answer.
         races: Requests that had a second attempt.
         limited_by: Why there were fewer candidates than asked for; empty where all were generated.
+        approximate: Another model has answered, and the one that was asked for agreed; only where the policy allows it.
     """
 
     id: str
@@ -106,6 +107,7 @@ class ModelAnswer:
     candidates: Sequence[CandidateInfo]
     races: int
     limited_by: str
+    approximate: bool = False
 
 
 Verify = Callable[[str], float | Awaitable[float | None] | None]
@@ -334,4 +336,5 @@ def _answer(result: answer_pb2.AnswerResult) -> ModelAnswer:
         ],
         races=result.races,
         limited_by=result.limited_by,
+        approximate=result.approximate,
     )

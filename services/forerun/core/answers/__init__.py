@@ -22,7 +22,7 @@ from forerun.core.answers.model import (
     Worth,
 )
 from forerun.core.answers.policy import AnswerPolicy
-from forerun.core.answers.scoring import Rules, judgement, vote
+from forerun.core.answers.scoring import Rules, judgement, verdict, vote
 from forerun.core.answers.spending import Spending
 
 __all__ = [
@@ -46,5 +46,6 @@ __all__ = [
     "Worth",
     "better",
     "judgement",
+    "verdict",
     "vote",
 ]

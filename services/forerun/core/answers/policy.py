@@ -18,6 +18,7 @@ class AnswerPolicy:
         max_cost: Money for one answer.
         worth: What a better answer is worth.
         expected_gain: Share of further candidates that are expected to be better, before it is known.
+        drafted_by: Approximate: the model that answers, while the one that was asked for says yes or no; empty: never.
     """
 
     on: bool = False
@@ -25,6 +26,7 @@ class AnswerPolicy:
     max_cost: float = math.inf
     worth: float = 0.0
     expected_gain: float = 0.25
+    drafted_by: str = ""
 
     def problems(self) -> list[str]:
         """What makes it unusable."""
@@ -36,4 +38,6 @@ class AnswerPolicy:
                 found.append(f"answers.{name}: must not be negative")
         if not 0.0 <= self.expected_gain <= 1.0:
             found.append("answers.expected_gain: must be between 0 and 1")
+        if len(self.drafted_by) > limits.NAME_CHARS:
+            found.append(f"answers.drafted_by: must have at most {limits.NAME_CHARS} characters")
         return found

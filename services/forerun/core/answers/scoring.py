@@ -68,6 +68,11 @@ def vote(text: str, behind: str = "") -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
+def verdict(text: str) -> bool:
+    """A judge said yes, and nothing else. Whatever is not clearly a yes is a no."""
+    return text.strip().rstrip(".!").lower() == "yes"
+
+
 def judgement(text: str) -> float | None:
     """The score in a judge's words: a JSON object with `score` in 0..1, alone or in a fence. Anything else is no score.
 

@@ -68,7 +68,7 @@ def _race(answer: str, job: Job, bill: Bill) -> LedgerEntry:
 
 
 def _line(answer: str, job: Job, bill: Bill, report: Report | None) -> LedgerEntry:
-    candidate = job.purpose is Purpose.CANDIDATE
+    candidate = job.purpose in (Purpose.CANDIDATE, Purpose.DRAFT)
     taken = not candidate or (report is not None and report.end is End.CHOSEN)
     seconds = bill.attempt.seconds
     return LedgerEntry(
@@ -93,6 +93,8 @@ def _reason(job: Job, attempt: Attempt, report: Report | None) -> str:
         return attempt.error.error.reason
     if report is None:
         return job.purpose.value
+    if job.purpose is Purpose.DRAFT:
+        return f"approximate: {report.end.value}"
     score = "" if report.score is None else f", score {report.score:.3g}"
     return f"candidate {report.candidate}: {report.end.value}{score}"
 

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
-from forerun.core.answers import Beam, BestOf, Decided, Gain, Gains, Limit, Report, Spending, Terms, Worth, better
+from forerun.core.answers import (
+    Beam,
+    BestOf,
+    Decided,
+    End,
+    Gain,
+    Gains,
+    Limit,
+    Report,
+    Spending,
+    Terms,
+    Worth,
+    better,
+    verdict,
+)
 from forerun.core.ledger import LedgerEntry
 from forerun.core.outcomes import Mode
 from forerun.core.tokens import Usage
 from forerun.orchestrator.answers.books import entries
 from forerun.orchestrator.answers.jobs import Job, Purpose, Sink
-from forerun.orchestrator.answers.judging import judge_request
+from forerun.orchestrator.answers.judging import judge_request, verdict_request
 from forerun.orchestrator.answers.pricing import price_of, price_of_text
 from forerun.orchestrator.answers.search import Search, Verifier
 from forerun.orchestrator.answers.wanted import CandidatesWanted, Judge, Votes, Wanted
@@ -30,8 +45,11 @@ from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument, R
 from forerun.runtime.ids import Ids
 from forerun.runtime.models.catalogue import Model
 from forerun.runtime.models.models import CallTerms, Models
-from forerun.runtime.models.port import FinishReason, ToolCall
+from forerun.runtime.models.port import FinishReason, ModelRequest, ToolCall
 from forerun.runtime.policy import Policy
+
+_BYTES_A_TOKEN: Final = 4
+"""For the price of reading an answer that is not there yet."""
 
 
 class Listener(Verifier, Protocol):
@@ -59,6 +77,7 @@ class Answer:
         reports: How the candidates fared; empty for a single answer.
         races: Requests that had a second attempt.
         limited_by: Why fewer candidates than asked for.
+        approximate: Another model has answered, and the one that was asked for agreed.
     """
 
     id: str
@@ -73,6 +92,7 @@ class Answer:
     reports: tuple[Report, ...] = ()
     races: int = 0
     limited_by: Limit = Limit.NONE
+    approximate: bool = False
 
 
 @dataclass(slots=True)
@@ -133,7 +153,10 @@ class Answering:
             alpha=policy.session.prices.alpha,
         )
         try:
-            if wanted.candidates is None or limit is not Limit.NONE:
+            small = self._drafting(books, model, limit)
+            if small is not None:
+                answer = await self._approximate(books, small, model, terms, listener)
+            elif wanted.candidates is None or limit is not Limit.NONE:
                 asked = wanted.candidates is not None
                 terms = (
                     terms if wanted.candidates is None else _capped(terms, model, wanted, wanted.candidates.max_cost)
@@ -176,6 +199,62 @@ class Answering:
             usage=_usage(books.jobs), cost=job.cost, cost_of_one=_cost_of_one(job),
             why="the only one", races=int(job.call.raced), limited_by=limit,
         )  # fmt: skip
+
+    # ------------------------------------------------------------ approximate answers
+
+    def _drafting(self, books: _Books, model: Model, limit: Limit) -> Model | None:
+        """The model that answers in place of the one that was asked for; None where answers are exact."""
+        wanted, policy = books.wanted, books.policy.answers
+        if not policy.drafted_by or policy.drafted_by == model.name or wanted.candidates is not None:
+            return None
+        if limit in (Limit.SWITCHED_OFF, Limit.ONCE):
+            return None
+        small = self.models.find(books.caller.tenant, policy.drafted_by)
+        spending = Spending(policy.max_cost, Worth())
+        longest = " " * _BYTES_A_TOKEN * small.providers[0].most_output(wanted.request.max_output_tokens)
+        prices = (
+            price_of(small, wanted.request),
+            price_of(model, verdict_request(wanted.request, longest, ())),
+            price_of(model, wanted.request),
+        )
+        fits = all(spending.reserve("answer", number, price) for number, price in enumerate(prices))
+        return small if fits else None
+
+    async def _approximate(
+        self, books: _Books, small: Model, model: Model, terms: CallTerms, listener: Listener
+    ) -> Answer:
+        """The small model decides, the one that was asked for checks; without its yes it answers itself."""
+        books.strategy = "approximate"
+        extra = replace(terms, speculative=True, races=False)
+        draft = self._job(books, small, books.wanted.request, extra, Purpose.DRAFT)
+        agreed = False
+        with contextlib.suppress(ForerunError):
+            await draft.run()
+            asked = verdict_request(books.wanted.request, draft.text, draft.message.tool_calls)
+            judge = self._job(books, model, asked, extra, Purpose.JUDGE)
+            await judge.run()
+            agreed = draft.ended and verdict(judge.text)
+        end = End.CHOSEN if agreed else End.BEATEN if draft.ended else End.FAILED
+        books.reports = {0: Report(0, end, None, draft.cost)}
+        if not agreed:
+            answer = await self._single(books, model, terms, listener.delta, Limit.NONE)
+            why = f"{model.name} itself: it did not agree with {small.name}"
+            return replace(answer, cost=_cost(books.jobs), why=why)
+        finished = draft.message.finished
+        if draft.text:
+            await listener.delta(draft.text)
+        return Answer(
+            id=books.id, text=draft.text, tool_calls=draft.message.tool_calls,
+            reason=FinishReason.OTHER if finished is None else finished.reason, provider=draft.provider,
+            usage=_usage(books.jobs), cost=_cost(books.jobs),
+            cost_of_one=price_of_text(model.providers[0], books.wanted.request, draft.text),
+            why=f"{small.name} answered, {model.name} agreed", approximate=True,
+        )  # fmt: skip
+
+    def _job(self, books: _Books, model: Model, request: ModelRequest, terms: CallTerms, purpose: Purpose) -> Job:
+        job = Job(self.models.call(model, request, terms), model.name, purpose)
+        books.jobs.append(job)
+        return job
 
     # ------------------------------------------------------------ several candidates
 
@@ -304,6 +383,10 @@ def _no_candidate(search: Search, decided: Decided) -> ForerunError:
     if decided.limited_by is Limit.PRICE:
         return _too_dear()
     return Unavailable(ErrorReason.MODEL_UNAVAILABLE, "no candidate was there before the time was over")
+
+
+def _cost(jobs: Sequence[Job]) -> float:
+    return sum(job.cost for job in jobs)
 
 
 def _usage(jobs: Sequence[Job]) -> Usage:

@@ -19,6 +19,7 @@ class Purpose(StrEnum):
     SINGLE = "single"
     CANDIDATE = "candidate"
     JUDGE = "judge"
+    DRAFT = "draft"
 
 
 @dataclass(slots=True)

@@ -158,6 +158,7 @@ def _result(answer: Answer) -> answer_pb2.AnswerResult:
         candidates=reports,
         races=answer.races,
         limited_by=answer.limited_by.value,
+        approximate=answer.approximate,
     )
     if message.ByteSize() > limits.MESSAGE_BYTES - limits.KIB:
         raise message_too_large(message.ByteSize(), limits.MESSAGE_BYTES)
