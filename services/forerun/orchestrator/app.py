@@ -35,7 +35,7 @@ from forerun.runtime.chassis import Chassis, MakeNetwork, chassis_parts, make_ch
 from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
 from forerun.runtime.models.models import Models
-from forerun.runtime.models.transport import make_chat_port
+from forerun.runtime.models.providers import make_port
 from forerun.runtime.tasks import Failure, TaskScope
 from forerun.v1 import answer_pb2, answer_pb2_grpc, session_pb2, session_pb2_grpc
 
@@ -66,7 +66,7 @@ class _Room:
         http: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._settings = settings
-        self._models = Models.made_of(make_chat_port(settings.secrets_directory, chassis.clock, transport=http))
+        self._models = Models.made_of(make_port(settings.secrets_directory, chassis.clock, transport=http))
         self._chassis = chassis
         self._bus = bus
         self.failed = Failure()

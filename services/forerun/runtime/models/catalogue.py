@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import urlsplit
 
 from forerun.core import limits
@@ -11,6 +12,9 @@ from forerun.core.race import Race, race_problems
 from forerun.core.tokens import TokenPrices
 from forerun.runtime.models.port import Deadlines
 from forerun.v1 import policy_pb2
+
+SERVED_SCHEME: Final = "kserve"
+"""Of addresses of models that are served here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +175,11 @@ def _problems(provider: Provider) -> list[str]:
 def _address_problem(url: str) -> str | None:
     try:
         address = urlsplit(url)
+        if address.scheme == SERVED_SCHEME:
+            whole = address.hostname and address.port and not (address.path or address.query or address.username)
+            return None if whole else "url: kserve:// needs a host and a port, and nothing else"
         if address.scheme not in ("http", "https") or not address.hostname or address.query or address.fragment:
-            return "url: must be http:// or https:// with a host, without a query"
+            return "url: must be http:// or https:// with a host, without a query, or kserve://host:port"
         return "url: must not hold a password; use secret" if address.username or address.password else None
     except ValueError:
         return "url: is no address"

@@ -18,7 +18,7 @@ from forerun.runtime.errors import (
     Unavailable,
 )
 from forerun.runtime.kserve import Inference, KServeClient, StreamBounds, Tensor
-from forerun.runtime.models.errors import ModelError, broken, not_understood, too_slow
+from forerun.runtime.models.errors import ModelError, broken, no_connection, not_understood, too_slow
 from forerun.runtime.models.hermes import HermesCalls
 from forerun.runtime.models.port import Deadlines, Finished, FinishReason, Message, ModelEvent, ModelRequest, TextDelta
 
@@ -67,8 +67,10 @@ class ServedModel:
         """
         if request.continues:
             raise _refused(self.name, "it cannot go on with a message of the assistant")
+        began = False
         try:
             prompt, expected = await self._prompt(request, deadlines)
+            began = True
             bounds = StreamBounds(
                 first_seconds=deadlines.first_token,
                 idle_seconds=deadlines.between_tokens,
@@ -86,6 +88,8 @@ class ServedModel:
                         ended = isinstance(event, Finished)
                         yield event
         except ForerunError as error:
+            if not began and error.reason is ErrorReason.PEER_UNAVAILABLE:
+                raise no_connection(self.name) from error  # no token was read, so it has cost nothing
             raise _model_error(self.name, error, deadlines) from error
         if not ended:
             raise broken(self.name, "ended its answer without saying why")
@@ -115,6 +119,8 @@ class ServedModel:
         ):
             if value is not None:
                 options[name] = value
+        if request.max_output_tokens is not None and "max_tokens" in self._options:
+            options["max_tokens"] = min(request.max_output_tokens, self._options["max_tokens"])
         if request.must_call:
             options |= {"calls": json.loads(request.tools or "[]"), "call": request.only_tool}
         return options

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
+
+import httpx
 
 from forerun.runtime.clock import Clock
 from forerun.runtime.kserve import KServeClient
-from forerun.runtime.models.catalogue import Provider
+from forerun.runtime.models.catalogue import SERVED_SCHEME, Provider
 from forerun.runtime.models.endpoints import MakePort
 from forerun.runtime.models.kserve import ServedModel
 from forerun.runtime.models.port import ModelPort
 from forerun.runtime.models.transport import make_chat_port
 
-SERVED_SCHEME: Final = "kserve"
 
-
-def make_port(secrets: Path | None, clock: Clock, *, tenant: str = "", agent: str = "") -> MakePort:
+def make_port(secrets: Path | None, clock: Clock, *, transport: httpx.AsyncBaseTransport | None = None) -> MakePort:
     """Makes clients of either kind.
 
     Args:
         secrets: Directory of secrets.
         clock: For dates in responses.
-        tenant: Whose history drafts at models that are served here; empty: none is kept.
-        agent: Of the tenant.
+        transport: Carries all HTTP requests, instead of connections of each client.
     """
-    chat = make_chat_port(secrets, clock)
+    chat = make_chat_port(secrets, clock, transport=transport)
 
     def make(provider: Provider) -> ModelPort:
         address = urlsplit(provider.url)
         if address.scheme == SERVED_SCHEME:
-            return ServedModel(provider.model, KServeClient(address.netloc), tenant=tenant, agent=agent)
+            # No tenant: a provider is asked for all of them, and what one was told drafts for no other.
+            most = {"max_tokens": provider.max_output_tokens}
+            return ServedModel(provider.name, KServeClient(address.netloc), options=most)
         return chat(provider)
 
     return make
