@@ -186,7 +186,7 @@ FIELDS: Final[Mapping[str, Rule]] = {
     "ToolSpec.input_schema": Rule(most_length=limits.SCHEMA_BYTES),
     "ToolServer.tools": Rule(most_items=256, keys=("name",)),
     "ToolServer.egress": Rule(most_items=256, most_length=253),
-    "ToolServer.min_isolation": Rule(choices=("process", "pod", "bubblewrap", "gvisor")),
+    "ToolServer.min_isolation": Rule(choices=("process", "bubblewrap", "pod", "gvisor")),
     "ScaleTarget.kind": Rule(choices=("Deployment", "StatefulSet"), default="Deployment"),
     "ScaleTarget.name": Rule(least_length=1, most_length=253),
     "SpeculationPool.replicas": Rule(minimum=0, maximum=_POOL_REPLICAS),

@@ -898,8 +898,9 @@ class ToolServer(_message.Message):
     name: _builtins.str
     """Name of the server."""
     min_isolation: _builtins.str
-    """Lowest isolation of its commands, and of an MCP server over stdio: process, bubblewrap, gvisor. Empty: process; such
-    a server is then a plain process of the worker's user. Above that it has no network, and `egress` must be empty.
+    """Lowest isolation of its commands, and of an MCP server over stdio: process, bubblewrap, pod, gvisor. No such server
+    runs in a pod of its own, so pod is met by gvisor alone. Empty: process; such a server is then a plain process of the
+    worker's user. Above that it has no network, and `egress` must be empty.
     """
     workspace_seed: _builtins.str
     """Directory whose content a session's workspace starts with. Empty: an empty workspace. An isolated MCP server over
