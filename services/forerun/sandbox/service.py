@@ -12,6 +12,7 @@ from forerun.runtime.auth import current_caller, require_service
 from forerun.runtime.errors import ErrorReason, InvalidArgument, PermissionDenied
 from forerun.runtime.tracing import SpanName, Tracing, use_trace
 from forerun.sandbox.connectors.port import Ended, Invocation, ToolFault
+from forerun.sandbox.demand import Demand
 from forerun.sandbox.isolation.levels import Ladder
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.registry import Registry
@@ -225,7 +226,7 @@ def _request(request: sandbox_pb2.ExecuteRequest, tool: Tool) -> Request:
         tool=tool, raw=raw, arguments=tool.checked(raw),
         tenant=request.caller.tenant, principal=request.caller.principal,
         credential_scope=request.caller.credential_scope, session=request.session, session_label=request.session_label,
-        speculative=priority is not Priority.AUTHORITATIVE, timeout_seconds=_timeout(request.timeout_seconds),
+        demand=Demand(priority is Priority.AUTHORITATIVE), timeout_seconds=_timeout(request.timeout_seconds),
         idempotency_key=request.idempotency_key,
         output_cap_bytes=request.output_cap_bytes if request.HasField("output_cap_bytes") else None, fork=request.fork,
         provider=request.provider, expects_state=request.expects_state,

@@ -34,6 +34,7 @@ from forerun.runtime.tasks import TaskScope
 from forerun.runtime.tls import Tls
 from forerun.sandbox.commands.runner import CommandPlan, GuardLost
 from forerun.sandbox.connectors.port import Ended, ToolFault
+from forerun.sandbox.demand import Demand
 from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.isolation.limits import CommandLimits, LimitReason
 from forerun.sandbox.owner import Owner
@@ -75,7 +76,7 @@ def plan(
 ) -> CommandPlan:
     bounds = CommandLimits(**{"pids": 64, "wall_seconds": 20.0, **limits})  # type: ignore[arg-type]
     bind = None if workspace is None else Bind(str(workspace))
-    return CommandPlan(("/bin/sh", "-c", script), {}, bind, (), None, bounds, owner, speculative)
+    return CommandPlan(("/bin/sh", "-c", script), {}, bind, (), None, bounds, owner, Demand(not speculative))
 
 
 @asynccontextmanager
@@ -390,6 +391,20 @@ async def test_work_ahead_of_time_leaves_runners_to_agents_and_gives_its_own_bac
             assert await found[0].over() == 0
             listed.append(found[1])  # the one that a cluster starts in its place
             assert (await asked).stdout.text == "bob\n"
+
+
+async def test_a_promoted_command_keeps_its_runner(runner: RunnerProcess, authority: Authority) -> None:
+    async with pool([runner], authority, wait=1.0) as mine:
+        ahead = plan("echo ann; sleep 768", owner=ANN, speculative=True)
+        running = asyncio.ensure_future(mine.run(ahead))
+        await begun("sleep\x00768")
+        ahead.demand.asked_for = True
+        with pytest.raises(ToolFault) as refused:
+            await mine.run(plan("true", owner=BOB))
+        assert refused.value.reason is ErrorReason.NO_FREE_RUNNER
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_idle_session_lets_go_and_takes_another_one(tmp_path: Path, authority: Authority) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from forerun.runtime.clock import Clock
 from forerun.sandbox.connectors.port import Invocation, Result, Sink
+from forerun.sandbox.demand import Demand
 from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import CommandEndpoint, Hints, PythonEndpoint, Server, Tool, tool
@@ -26,6 +27,7 @@ def python_tool(name: str = "t") -> Tool:
 
 
 def invocation(subject: Tool | None = None, **changes: object) -> Invocation:
+    speculative = changes.pop("speculative", False)
     made = Invocation(
         tool=subject or python_tool(),
         raw=b"{}",
@@ -35,7 +37,7 @@ def invocation(subject: Tool | None = None, **changes: object) -> Invocation:
         credential_scope="c",
         session="s1",
         session_label="",
-        speculative=False,
+        demand=Demand(not speculative),
         timeout_seconds=60.0,
     )
     return replace(made, **changes)  # type: ignore[arg-type]

@@ -299,6 +299,19 @@ def test_a_caller_who_hangs_up_stops_the_tool_before_it_is_gone(tmp_path: Path) 
     run(scenario, tmp_path, Scripted(unkillable_seconds=0.5))
 
 
+def test_a_connector_sees_that_an_agent_began_to_wait(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        request = Request("e", invocation(speculative=True), _AHEAD)
+        steps = rig.engine.execute(request)
+        await asyncio.sleep(0.5)
+        seen = [request.invocation.speculative]
+        rig.engine.promote("acme", "e", 10.0)
+        assert [*seen, request.invocation.speculative] == [True, False]
+        assert [type(step).__name__ async for step in steps] == ["Started", "Finished"]
+
+    run(scenario, tmp_path)
+
+
 def test_a_call_that_is_taken_back_before_its_first_step_gives_its_slot_back(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         steps = rig.engine.execute(Request("e", invocation(speculative=True), _AHEAD))

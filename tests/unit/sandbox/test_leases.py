@@ -2,15 +2,16 @@
 
 import pytest
 
+from forerun.sandbox.demand import Demand
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.runners.leases import Lease, may_take_ahead, to_give_up, unused
 
 
 def lease(name: str, used_at: float, *, asked_for: int = 0, ahead: int = 0) -> Lease:
     made = Lease(Owner("t", name), used_at)
-    for speculative, count in ((False, asked_for), (True, ahead)):
+    for demanded, count in ((True, asked_for), (False, ahead)):
         for _ in range(count):
-            made.begin(used_at, speculative=speculative)
+            made.begin(used_at, Demand(demanded))
     return made
 
 
@@ -36,6 +37,14 @@ def test_who_does_nothing_gives_up_first_then_who_works_ahead_and_never_who_is_a
 def test_the_end_of_what_was_asked_for_makes_a_lease_idle() -> None:
     one = lease("one", 1.0, asked_for=1)
     assert unused([one], before=5.0) == []
-    one.end(3.0, speculative=False)
+    one.end(3.0, one.running[0])
     assert (unused([one], before=3.0), unused([one], before=5.0)) == ([], [one])
+    assert to_give_up([one]) is one
+
+
+def test_a_promoted_command_keeps_its_runner() -> None:
+    one = lease("one", 1.0, ahead=2)
+    one.running[1].asked_for = True
+    assert to_give_up([one]) is None
+    one.end(2.0, one.running[1])
     assert to_give_up([one]) is one

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from forerun.sandbox.commands.growth import growth_bytes
 from forerun.sandbox.commands.output import Capture, Captured
 from forerun.sandbox.completion import to_the_end
+from forerun.sandbox.demand import Demand
 from forerun.sandbox.isolation.launch import Bind, Child, Launch, Overlay, SetupFailed, read_some
 from forerun.sandbox.isolation.levels import Isolation, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits, LimitReason
@@ -44,7 +45,7 @@ class CommandPlan:
         stdin: Standard input; None is /dev/null.
         limits: Bounds.
         owner: The session that it runs for; None for a trial.
-        speculative: It runs ahead of time.
+        demand: Whether an agent waits for it.
     """
 
     argv: Sequence[str]
@@ -54,7 +55,7 @@ class CommandPlan:
     stdin: bytes | None
     limits: CommandLimits
     owner: Owner | None = None
-    speculative: bool = False
+    demand: Demand = field(default_factory=Demand)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class CommandConnector:
             plan = CommandPlan(
                 argv=argv, environment=environment, workspace=view.mount, watched=view.watched,
                 stdin=_stdin(endpoint, invocation), limits=limits, owner=invocation.owner,
-                speculative=invocation.speculative,
+                demand=invocation.demand,
             )  # fmt: skip
             try:
                 result = await self._runners[level].run(plan)

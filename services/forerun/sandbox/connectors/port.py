@@ -9,6 +9,7 @@ from typing import Protocol
 
 from forerun.core.canonical import CanonicalError, JsonValue, parse_strict
 from forerun.runtime.errors import ErrorReason
+from forerun.sandbox.demand import Demand
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.tools import Tool
 
@@ -40,7 +41,7 @@ class Invocation:
         credential_scope: See `tenant`.
         session: The session's id.
         session_label: The session as tools are told of it.
-        speculative: Asked for by Forerun. Never told to the tool.
+        demand: Whether an agent waits for it, or Forerun runs ahead. Never told to the tool.
         timeout_seconds: What remains for the call.
         idempotency_key: The same for every try of the logical call.
         output_cap_bytes: Cap of the tool's own contract.
@@ -57,13 +58,18 @@ class Invocation:
     credential_scope: str
     session: str
     session_label: str
-    speculative: bool
+    demand: Demand
     timeout_seconds: float
     idempotency_key: str = ""
     output_cap_bytes: int | None = None
     fork: str = ""
     provider: int = 0
     expects_state: bool = False
+
+    @property
+    def speculative(self) -> bool:
+        """It runs ahead of time, so far."""
+        return not self.demand.asked_for
 
     @property
     def owner(self) -> Owner:

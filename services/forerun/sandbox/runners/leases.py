@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from forerun.sandbox.demand import Demand
 from forerun.sandbox.owner import Owner
 
 
@@ -15,27 +16,28 @@ class Lease:
     Attributes:
         owner: The session.
         used_at: When a command last began or ended in it.
-        running: Commands that run in it.
-        asked_for: Those of them that an agent waits for.
+        running: The commands that run in it; a promotion changes their demand.
         given_up: It was taken from its session.
     """
 
     owner: Owner
     used_at: float
-    running: int = 0
-    asked_for: int = 0
+    running: list[Demand] = field(default_factory=list)
     given_up: bool = False
 
-    def begin(self, now: float, *, speculative: bool) -> None:
+    @property
+    def asked_for(self) -> bool:
+        """An agent waits for something that runs in it."""
+        return any(demand.asked_for for demand in self.running)
+
+    def begin(self, now: float, demand: Demand) -> None:
         """A command begins."""
-        self.running += 1
-        self.asked_for += not speculative
+        self.running.append(demand)
         self.used_at = now
 
-    def end(self, now: float, *, speculative: bool) -> None:
+    def end(self, now: float, demand: Demand) -> None:
         """A command has ended."""
-        self.running -= 1
-        self.asked_for -= not speculative
+        self.running.remove(demand)
         self.used_at = now
 
 
@@ -57,7 +59,7 @@ def to_give_up(leases: Iterable[Lease]) -> Lease | None:
     back only takes another runner.
     """
     candidates = [lease for lease in leases if not lease.asked_for and not lease.given_up]
-    return min(candidates, key=lambda lease: (lease.running > 0, lease.used_at), default=None)
+    return min(candidates, key=lambda lease: (bool(lease.running), lease.used_at), default=None)
 
 
 def unused(leases: Iterable[Lease], *, before: float) -> list[Lease]:

@@ -121,19 +121,20 @@ class Runners:
         """
         assert plan.owner is not None
         for _ in range(_TRIES):
-            taken = await self._of(plan.owner, speculative=plan.speculative)
+            taken = await self._of(plan.owner, speculative=not plan.demand.asked_for)
             lease = taken.lease
-            lease.begin(self._clock.monotonic(), speculative=plan.speculative)
+            lease.begin(self._clock.monotonic(), plan.demand)
             try:
                 return await taken.remote.run(plan)
             except Lost as error:
                 self._forget(taken)
-                if lease.given_up:
+                # An agent may have begun to wait for it since: then it is a runner that was lost.
+                if lease.given_up and not plan.demand.asked_for:
                     raise _preempted(error) from error
                 if error.begun:
                     raise _lost(error) from error
             finally:
-                lease.end(self._clock.monotonic(), speculative=plan.speculative)
+                lease.end(self._clock.monotonic(), plan.demand)
                 # One that takes no more commands may still run some: it ends with the last of them.
                 if not lease.running and self._taken.get(plan.owner) is not taken:
                     await to_the_end(taken.remote.end())

@@ -144,6 +144,7 @@ class Execution:
             return False
         self.priority = Priority.AUTHORITATIVE
         self.promoted = True
+        self.request.invocation.demand.asked_for = True
         self.bound.reschedule(asyncio.get_running_loop().time() + timeout_seconds)
         self._pass_on()
         return True
