@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from forerun.cli.up import Platform
-from forerun.cli.up.directory import DataDirectory, write_secret
+from forerun.cli.up.directory import DataDirectory
 from forerun.cli.up.layout import SERVICES, Layout, instances
 from forerun.cli.up.live import describe
 from forerun.cli.up.ports import free_ports, is_free
@@ -29,6 +29,7 @@ from forerun.runtime.clock import SystemClock
 from forerun.runtime.errors import FailedPrecondition, InvalidArgument
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.policy import policies_of, read_policy_file
+from forerun.runtime.secrets import write_secret
 from forerun.runtime.settings import load_settings
 from forerun.sandbox.settings import SandboxSettings
 from forerun.snapshots.settings import SnapshotsSettings
