@@ -73,7 +73,17 @@ class Plan:
 
 def draw_plans(chance: random.Random, taste: Taste) -> list[Plan]:
     """The sessions of a run."""
-    return [_plan(chance, taste) for _ in range(chance.randint(2, 5))]
+    plans = [_plan(chance, taste) for _ in range(chance.randint(2, 5))]
+    return plans + (_market(chance, taste) if chance.random() < 0.2 else [])
+
+
+def _market(chance: random.Random, taste: Taste) -> list[Plan]:
+    """One session sells what another one of its tenant reads, after it has thought so long that its read ran ahead."""
+    person, stock = chance.choice(PEOPLE), chance.randrange(taste.stocks)
+    start_at = chance.uniform(0.0, 12.0)
+    reads = [Message([Planned("stock", {"id": stock})], model_seconds=5.0) for _ in range(8)]
+    sales = [Message([Planned("sell", {"id": stock})], model_seconds=chance.uniform(2.0, 6.0)) for _ in range(10)]
+    return [Plan(agent="clerk", start_at=start_at, mode=None, person=person, messages=one) for one in (reads, sales)]
 
 
 def _plan(chance: random.Random, taste: Taste) -> Plan:
