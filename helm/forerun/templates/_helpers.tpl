@@ -64,6 +64,14 @@ helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{- if include "forerun.natsAuthority" . }}, --ca-file, /secrets/nats-authority/ca.crt{{ end }}
 {{- end }}
 
+{{/* Says something where the predictor's small model is none of those that are served here. */}}
+{{- define "forerun.smallModelElsewhere" -}}
+{{- with .Values.predictor.settings.small_model }}
+{{- $url := dig "url" "" (kindIs "string" . | ternary (fromJson (toString .)) .) }}
+{{- if not (and $.Values.serving.enabled (eq $url (printf "kserve://%s-serving:8001" (include "forerun.name" $)))) }}elsewhere{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "forerun.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532

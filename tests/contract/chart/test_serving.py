@@ -10,6 +10,7 @@ import yaml
 
 from forerun.cli.main import main
 from forerun.gateway.settings import GatewaySettings
+from forerun.predictor.settings import PredictorSettings
 from forerun.serving.backend import metering
 from forerun.serving.profile import Profile
 from tests.contract.chart.rendering import CHART, container, helm, manifests, named, needs_helm, pods, render
@@ -163,14 +164,14 @@ def test_the_gateway_takes_its_settings_and_offers_the_served_models(monkeypatch
 
 
 @needs_helm
-def test_only_gateway_and_orchestrator_reach_the_models_and_agents_reach_the_gateway() -> None:
+def test_only_who_asks_models_reaches_them_and_agents_reach_the_gateway() -> None:
     agents = '--set-json=networkPolicies.agents=[{"podSelector":{"matchLabels":{"agent":"yes"}}}]'
     found = manifests(*ON, agents)
     to_models = named(found, "NetworkPolicy", "forerun-to-serving")["spec"]
     assert to_models["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "serving"
     (models, _) = to_models["ingress"]
     callers = {one["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for one in models["from"]}
-    assert (models["ports"], callers) == ([{"port": 8001}], {"gateway", "orchestrator"})
+    assert (models["ports"], callers) == ([{"port": 8001}], {"gateway", "orchestrator", "predictor"})
     for caller in callers:
         leaving = named(found, "NetworkPolicy", f"forerun-{caller}-to-serving")["spec"]
         assert leaving["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == caller
@@ -186,9 +187,75 @@ def test_only_gateway_and_orchestrator_reach_the_models_and_agents_reach_the_gat
 
 
 @needs_helm
+def test_a_gateway_that_asks_for_expected_calls_reaches_the_predictor_as_a_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = manifests(*ON, "--set=gateway.expectedCalls=true")
+    one = container(found, "gateway")
+    for variable in one["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
+    settings = GatewaySettings()
+    assert settings.predictor_targets == ("dns:///forerun-predictor:7420",)
+    files = (
+        settings.internal_token_file,
+        settings.tls_certificate_file,
+        settings.tls_key_file,
+        settings.tls_ca_file,
+        settings.token_file,
+    )
+    mounts = [mount["mountPath"] for mount in one["volumeMounts"]]
+    assert all(file is not None and str(file.parent) in mounts for file in files)
+    assert settings.tls_server_name == "forerun-services"
+    service = named(found, "Service", "forerun-predictor")["spec"]
+    assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", 7420)
+    leaving = named(found, "NetworkPolicy", "forerun-gateway-to-predictor")["spec"]
+    assert leaving["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
+    entering = named(found, "NetworkPolicy", "forerun-to-predictor")["spec"]["ingress"]
+    assert [one["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for one in entering[0]["from"]] == [
+        "gateway"
+    ]
+    assert leaving["egress"][0]["ports"] == entering[0]["ports"] == [{"port": 7420}]
+
+
+@needs_helm
+def test_a_gateway_that_asks_nobody_holds_no_credentials_of_a_service() -> None:
+    found = manifests(*ON)
+    mounts = {mount["name"] for mount in container(found, "gateway")["volumeMounts"]}
+    assert mounts == {"tmp", "tokens"}
+    names = {one["metadata"]["name"] for one in found if one["kind"] in ("NetworkPolicy", "Service")}
+    assert not names & {"forerun-predictor", "forerun-to-predictor", "forerun-gateway-to-predictor"}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("url", "leaves"),
+    [("kserve://forerun-serving:8001", False), ("https://models.example/v1", True)],
+)
+def test_the_predictor_leaves_the_cluster_only_for_a_small_model_that_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, url: str, leaves: bool
+) -> None:
+    small = json.dumps({"name": "small", "url": url, "secret": "key"})
+    found = manifests(*ON, f"--set-json=predictor.settings.small_model={small}", "--set=predictor.modelSecrets=mine")
+    names = {one["metadata"]["name"] for one in found if one["kind"] == "NetworkPolicy"}
+    assert ("forerun-small-model" in names) is leaves
+    assert "forerun-predictor-to-serving" in names
+    for variable in container(found, "predictor")["env"]:
+        if "value" in variable:
+            monkeypatch.setenv(variable["name"], variable["value"])
+    settings = PredictorSettings()
+    assert settings.small_model is not None
+    assert settings.small_model.url == url
+    mounts = {mount["mountPath"] for mount in container(found, "predictor")["volumeMounts"]}
+    assert str(settings.secrets_directory) in mounts
+    (spec,) = [spec for name, spec in pods(found) if name == "forerun-predictor"]
+    assert {"secretName": "mine", "defaultMode": 0o440} in [one.get("secret") for one in spec["volumes"]]
+
+
+@needs_helm
 @pytest.mark.parametrize(
     "wrong",
     [
+        "--set=gateway.expectedCalls=2",
         "--set=serving.profile=none",
         "--set=serving.autoscaling.kind=vpa",
         "--set=serving.cache.size=much",
