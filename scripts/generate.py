@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -122,15 +123,24 @@ GENERATORS = (
 
 
 def generate(root: Path) -> None:
-    """Replace everything generated below `root`."""
+    """Replace everything generated below `root`: each generator's things once it has written all of them."""
     for generator in GENERATORS:
-        for owned in generator.owns:
-            target = root / owned
-            if target.is_dir():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
-        generator.write(root)
+        with tempfile.TemporaryDirectory(prefix="forerun-generate-") as folder:
+            written = Path(folder)
+            generator.write(written)
+            for owned in generator.owns:
+                replace(root / owned, written / owned)
+
+
+def replace(target: Path, written: Path) -> None:
+    """Put what was written in the place of what was there."""
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+    if written.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(written, target)
 
 
 def main() -> int:

@@ -64,6 +64,18 @@ def test_verify_finds_what_is_stale(copy: Path) -> None:
     ]
 
 
+def test_what_does_not_compile_leaves_what_was_generated(copy: Path) -> None:
+    generated = copy / "protos/gen/forerun/v1"
+    before = {one.name: one.read_bytes() for one in generated.iterdir() if one.is_file()}
+    assert before
+    with (copy / SESSION).open("a") as file:
+        file.write("\nmessage {\n")
+    result = run(copy, "generate.py")
+    assert result.returncode != 0
+    assert "session" in result.stderr
+    assert {one.name: one.read_bytes() for one in generated.iterdir() if one.is_file()} == before
+
+
 def test_verify_finds_a_contract_that_nobody_recorded(copy: Path) -> None:
     add_message(copy)
     run(copy, "generate.py")
