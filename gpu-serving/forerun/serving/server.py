@@ -5,6 +5,7 @@ What is not obvious about this server, and taken care of here:
 * All three of its addresses default to 0.0.0.0; here they are on loopback unless somebody names others.
 * It starts one process per model instance; killed or crashed it leaves them alive and their shared memory behind. So it
   leads a process group of its own, which is killed as a whole, and its shared memory has a name of its own.
+* Whoever started it may be killed and stops nothing then. So a small process waits for that and ends the group.
 * It loads nothing at start: models are loaded over its API, where a failure is a typed error and not an exit.
 """
 
@@ -34,6 +35,8 @@ _POLL_SECONDS: Final = 0.05
 _GONE_POLLS: Final = 100
 _LOG_TAIL_BYTES: Final = 4_000
 _TRIES: Final = 3
+# Waits for the end of its input, which comes with the end of the process that holds the other side.
+_END_WITH_US: Final = 'read -r _; kill -s KILL -- "-$1"; rm -f -- "$2"*'
 _KEPT: Final = ("HOME", "LANG", "TMPDIR")
 # GPUs and engines are told by variables what they may use, and where weights are cached.
 _KEPT_PREFIXES: Final = ("NVIDIA_", "CUDA_", "NCCL_", "VLLM_", "TRTLLM_", "HF_")
@@ -158,9 +161,10 @@ async def running(
         process = await _spawn(installation, repository, log, options, addresses, prefix)
         client = KServeClient(_reached_at(addresses[0]))
         try:
-            if await _answers(process, client, clock, options.start_seconds):
-                yield Running(client, *addresses, process.pid, process.wait)
-                return
+            async with _ending_with_us(process.pid, prefix):
+                if await _answers(process, client, clock, options.start_seconds):
+                    yield Running(client, *addresses, process.pid, process.wait)
+                    return
             # Between choosing the ports and binding them somebody else may have taken one.
             if last or "Address already in use" not in _tail(log):
                 raise Unavailable(ErrorReason.PEER_UNAVAILABLE, f"the Triton server did not start: {_tail(log)}")
@@ -223,6 +227,24 @@ async def _spawn(
             env=environment(installation, options.threads),
             start_new_session=True,
         )
+
+
+@contextlib.asynccontextmanager
+async def _ending_with_us(group: int, prefix: str) -> AsyncIterator[None]:
+    """Should this process be killed, the server's group goes with it, and its shared memory."""
+    watcher = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", _END_WITH_US, "sh", str(group), str(_SHARED_MEMORY / prefix),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            watcher.kill()
+        await watcher.wait()
 
 
 async def _answers(process: asyncio.subprocess.Process, client: KServeClient, clock: Clock, seconds: float) -> bool:

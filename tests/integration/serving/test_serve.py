@@ -200,6 +200,21 @@ async def test_when_the_server_itself_ends_the_command_ends_with_an_error(
 
 
 @pytest.mark.asyncio
+async def test_when_the_command_is_killed_nothing_of_its_server_is_left(
+    installation: Installation, tmp_path: Path
+) -> None:
+    async with serve(tmp_path) as process:
+        server = process.server()
+        of_models = children(server)
+        memory = shared_memory(process.model("target-1"))
+        assert left_in_memory(memory)
+        process.child.kill()
+        async with asyncio.timeout(10):
+            while any(alive(one) for one in (server, *of_models)) or left_in_memory(memory):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.asyncio
 async def test_a_profile_that_cannot_be_served_is_no_start(installation: Installation, tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text(yaml.safe_dump({**PROFILE, "draft": {"kind": "toy", "vocabulary": 60}}))
