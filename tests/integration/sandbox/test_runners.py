@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from forerun.runtime.tls import Tls
 from forerun.sandbox.commands.runner import CommandPlan, GuardLost
 from forerun.sandbox.connectors.port import Ended, ToolFault
 from forerun.sandbox.demand import Demand
-from forerun.sandbox.isolation.launch import Bind
+from forerun.sandbox.isolation.launch import Bind, SetupFailed
 from forerun.sandbox.isolation.limits import CommandLimits, LimitReason
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.runners.pool import Runners
@@ -56,7 +56,7 @@ from tests.integration.sandbox.test_service import Worker, running
 
 CLAIM = b"c" * 32
 NOW = datetime.now(UTC)
-ANN, BOB = Owner("acme", "s1"), Owner("acme", "s2")
+ANN, BOB, EVE = Owner("acme", "s1"), Owner("acme", "s2"), Owner("acme", "s3")
 in_a_pod = pytest.mark.skipif(not AS_IN_A_POD, reason="needs root, unshare and setpriv: a process namespace of its own")
 
 
@@ -90,7 +90,13 @@ async def taken(runner: RunnerProcess, authority: Authority) -> AsyncIterator[Re
 
 @asynccontextmanager
 async def pool(
-    found: Sequence[RunnerProcess], authority: Authority, *, wait: float = 1.0, idle: float = 60.0, kept: int = 0
+    found: Sequence[RunnerProcess],
+    authority: Authority,
+    *,
+    wait: float = 1.0,
+    idle: float = 60.0,
+    kept: int = 0,
+    sweeps: bool = True,
 ) -> AsyncIterator[Runners]:
     clock, tasks = SystemClock(), TaskScope("test", metrics=Metrics("test"))
 
@@ -101,7 +107,8 @@ async def pool(
         discover, authority.worker_tls, clock=clock, ids=SystemIds(clock), tasks=tasks, wait_seconds=wait,
         idle_seconds=idle, kept=kept,
     )  # fmt: skip
-    made.start()
+    if sweeps:
+        made.start()
     try:
         yield made
     finally:
@@ -265,7 +272,7 @@ async def test_a_runner_that_is_told_to_stop_lets_its_command_end(tmp_path: Path
         async with pool(found, authority, wait=15.0) as mine:
             command = asyncio.ensure_future(mine.run(plan("echo begun; sleep 1.7691; echo done")))
             await begun("sleep\x001.7691")
-            (used,) = [one for one in found if _children(one)]
+            (used,) = [one for one in found if _runs(one, "sleep\x001.7691")]
             os.kill(used.pid, signal.SIGTERM)
             await asyncio.sleep(0.2)
             # Nothing new begins in it, and nothing of the session is lost.
@@ -433,7 +440,7 @@ async def test_a_runner_that_dies_under_a_command_is_an_end_that_nobody_knows(
         async with pool(found, authority, wait=15.0) as mine:
             command = asyncio.ensure_future(mine.run(plan("echo begun; sleep 767")))
             await begun("sleep\x00767")
-            (used,) = [one for one in found if _children(one)]
+            (used,) = [one for one in found if _runs(one, "sleep\x00767")]
             used.kill()
             with pytest.raises(ToolFault) as lost:
                 await command
@@ -443,10 +450,17 @@ async def test_a_runner_that_dies_under_a_command_is_an_end_that_nobody_knows(
             assert (await mine.run(plan("echo on"))).stdout.text == "on\n"
 
 
-def _children(one: RunnerProcess) -> bool:
-    pid = one.pid
-    tasks = Path(f"/proc/{pid}/task")
-    return any((task / "children").read_text().strip() for task in tasks.iterdir())
+def _runs(one: RunnerProcess, where: str) -> bool:
+    """A command with this in its arguments runs below the runner; others of its children are none of ours."""
+    pending = [one.pid]
+    while pending:
+        pid = pending.pop()
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if where.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return True
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                pending += map(int, (task / "children").read_text().split())
+    return False
 
 
 async def test_what_a_runner_says_is_bounded(authority: Authority, tmp_path: Path) -> None:
@@ -468,10 +482,99 @@ async def test_what_a_runner_says_is_bounded(authority: Authority, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        runner_pb2.RunEnded(exit_code=-1),
+        runner_pb2.RunEnded(exit_code=2**31 - 1),
+        runner_pb2.RunEnded(exit_code=0, cpu_seconds=float("nan")),
+        runner_pb2.RunEnded(exit_code=0, cpu_seconds=float("inf")),
+        runner_pb2.RunEnded(exit_code=0, cpu_seconds=-1.0),
+        runner_pb2.RunEnded(),
+    ],
+)
+async def test_an_end_that_no_command_has_is_a_lost_runner(
+    end: runner_pb2.RunEnded, authority: Authority, tmp_path: Path
+) -> None:
+    async with lying(authority, tmp_path, end=end) as address:
+        remote = await Remote.take(address, authority.worker_tls, CLAIM)
+        with pytest.raises(Lost) as lost:
+            await remote.run(plan("true"))
+        assert lost.value.begun
+        await remote.end()
+
+
+async def test_the_words_of_a_runner_are_bounded(authority: Authority, tmp_path: Path) -> None:
+    async with lying(authority, tmp_path, end=runner_pb2.RunEnded(setup_failure="x" * 1_000_000)) as address:
+        remote = await Remote.take(address, authority.worker_tls, CLAIM)
+        with pytest.raises(SetupFailed) as failed:
+            await remote.run(plan("true"))
+        assert len(str(failed.value)) == 1000
+        await remote.end()
+    many = runner_pb2.RunEnded(exit_code=0, stdout=runner_pb2.RunStream(total_bytes=1, replaced_bytes=2**60))
+    async with lying(authority, tmp_path, end=many) as address:
+        remote = await Remote.take(address, authority.worker_tls, CLAIM)
+        assert (await remote.run(plan("true"))).stdout.replaced_bytes == 0
+        await remote.end()
+
+
+async def test_changes_that_were_not_asked_for_are_a_lost_runner(authority: Authority, tmp_path: Path) -> None:
+    """Also of a command that only reads: nobody counts what is thrown away."""
+    (workspace := tmp_path / "workspace").mkdir()
+    bind = Bind(str(workspace), read_only=True)
+    command = CommandPlan(("true",), {}, bind, (), None, CommandLimits(), ANN)
+    async with lying(authority, tmp_path, path=b"new") as address:
+        remote = await Remote.take(address, authority.worker_tls, CLAIM)
+        with pytest.raises(Lost):
+            await remote.run(command)
+        await remote.end()
+    assert not list(workspace.iterdir())
+
+
+async def test_a_runner_that_was_let_go_of_begins_nothing(runner: RunnerProcess, authority: Authority) -> None:
+    """Between the moment at which it was taken and the command's begin it may be given up."""
+    async with taken(runner, authority) as remote:
+        await remote.end()
+        with pytest.raises(Lost) as lost:
+            await remote.run(plan("true"))
+        assert not lost.value.begun
+
+
+async def test_sessions_come_and_go_while_idle_runners_are_let_go_of(tmp_path: Path, authority: Authority) -> None:
+    with runners(tmp_path / "runners", authority, 4) as found:
+        async with pool(found, authority, wait=15.0, idle=0.01, sweeps=False) as mine:
+            for owner in (ANN, BOB, EVE):
+                await mine.run(plan("true", owner=owner))
+            await asyncio.sleep(0.02)
+            # While Ann's runner is being ended Bob's session ends, and Eve's, found idle as well, goes on.
+            _, _, result = await asyncio.gather(
+                mine.let_go_of_idle(), mine.close_session(BOB), mine.run(plan("echo eve", owner=EVE))
+            )
+            assert result.stdout.text == "eve\n"
+
+
+async def test_a_runner_that_becomes_idle_later_is_given_up_too(tmp_path: Path, authority: Authority) -> None:
+    with runners(tmp_path / "runners", authority, 2) as found:
+        listed = [found[0]]
+        async with pool(listed, authority, wait=20.0) as mine:
+            ann = asyncio.ensure_future(mine.run(plan("sleep 1.769; echo ann", owner=ANN)))
+            await begun("sleep\x001.769")
+            bob = asyncio.ensure_future(mine.run(plan("echo bob", owner=BOB)))
+            assert (await ann).stdout.text == "ann\n"
+            assert await found[0].over() == 0
+            listed.append(found[1])  # the one that a cluster starts in its place
+            assert (await bob).stdout.text == "bob\n"
+
+
 @asynccontextmanager
 async def lying(
-    authority: Authority, folder: Path, *, output: int = 0, path: bytes = b""
-) -> AsyncIterator[str]:  # fmt: skip
+    authority: Authority,
+    folder: Path,
+    *,
+    output: int = 0,
+    path: bytes = b"",
+    end: runner_pb2.RunEnded | None = None,
+) -> AsyncIterator[str]:
     class Liar(runner_pb2_grpc.RunnerServiceServicer):
         async def Try(self, request: runner_pb2.TryRequest, context: object) -> runner_pb2.TryResponse:  # noqa: N802
             return runner_pb2.TryResponse()
@@ -495,7 +598,7 @@ async def lying(
             if path:
                 entry = runner_pb2.TreeEntry(path=path, kind=runner_pb2.TREE_KIND_FILE, mode=0o644, content=b"out")
                 yield runner_pb2.RunResponse(changes=runner_pb2.TreePart(entries=[entry]))
-            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded(exit_code=0))
+            yield runner_pb2.RunResponse(ended=end or runner_pb2.RunEnded(exit_code=0))
 
     pair = issue(authority.pair, ["127.0.0.1"], NOW, purposes=(Purpose.SERVER,))
     server = grpc.aio.server()

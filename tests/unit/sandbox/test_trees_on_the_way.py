@@ -130,6 +130,33 @@ def test_what_has_no_end_or_no_kind_is_refused(tmp_path: Path) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        entry(b"n" * 256),
+        entry(b"/".join([b"d" * 200] * 30)),
+        entry(b"link", runner_pb2.TREE_KIND_LINK, content=b"a\0b"),
+        entry(b"link", runner_pb2.TREE_KIND_LINK, content=b""),
+        entry(b"link", runner_pb2.TREE_KIND_LINK, content=b"t" * 5000),
+        entry(b"endless", goes_on=True),
+    ],
+)
+def test_what_no_disk_can_hold_is_no_tree(part: runner_pb2.TreePart, tmp_path: Path) -> None:
+    writer = TreeWriter(str(tmp_path), Budget(10, 10_000))
+    with pytest.raises(WrongTree):
+        writer.write(part)
+    writer.close()
+
+
+def test_the_paths_that_are_held_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content and entries have a budget; a path is neither, and may be as long as both together."""
+    monkeypatch.setattr("forerun.sandbox.runners.tree._MOST_HELD_BYTES", 500)
+    writer = TreeWriter(str(tmp_path), Budget(1000, 10_000))
+    with pytest.raises(WrongTree, match="too long"):
+        for number in range(100, 110):
+            writer.write(entry(b"%d" % number + b"d" * 100, runner_pb2.TREE_KIND_DIRECTORY))
+
+
 def test_what_comes_is_bounded(tmp_path: Path) -> None:
     with pytest.raises(ResourceExhausted):
         TreeWriter(str(tmp_path), Budget(10, 5)).write(entry(b"a", content=b"123456"))

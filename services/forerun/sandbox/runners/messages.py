@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -22,6 +23,15 @@ LIMITS: Final[Mapping[LimitReason, runner_pb2.RunLimit.ValueType]] = {
     LimitReason.TIME: runner_pb2.RUN_LIMIT_TIME,
 }
 _REASONS: Final = {number: reason for reason, number in LIMITS.items()}
+_MOST_EXIT_CODE: Final = 255
+_REPLACED: Final = "\ufffd"
+
+SETUP_FAILURE_CHARACTERS: Final = 1000
+"""Of the reason why no command came up; it goes into an error that an agent sees."""
+
+
+class WrongEnd(Exception):
+    """What came is the end of no command."""
 
 
 def command_message(plan: CommandPlan, claim: bytes) -> runner_pb2.RunCommand:
@@ -79,9 +89,18 @@ def ended_message(result: CommandResult) -> runner_pb2.RunResponse:
 
 
 def result_of(ended: runner_pb2.RunEnded, stdout: bytes, stderr: bytes) -> CommandResult:
-    """The end of a command as the worker tells it. What a runner says is taken for what a command says."""
+    """The end of a command as the worker tells it. What a runner says is taken for what a command says.
+
+    Raises:
+        WrongEnd: No command ends so.
+    """
+    code = ended.exit_code if ended.HasField("exit_code") else None
+    if code is not None and not 0 <= code <= _MOST_EXIT_CODE:
+        raise WrongEnd("no command has this exit code")
+    if not (math.isfinite(ended.cpu_seconds) and ended.cpu_seconds >= 0.0):
+        raise WrongEnd("no command takes such a time")
     return CommandResult(
-        exit_code=ended.exit_code if ended.HasField("exit_code") else None,
+        exit_code=code,
         stdout=_captured(ended.stdout, stdout),
         stderr=_captured(ended.stderr, stderr),
         limit=_REASONS.get(ended.limit),
@@ -97,4 +116,7 @@ def _stream(captured: Captured) -> runner_pb2.RunStream:
 
 
 def _captured(message: runner_pb2.RunStream, data: bytes) -> Captured:
-    return Captured(data.decode("utf-8", "replace"), message.total_bytes, message.omitted_bytes, message.replaced_bytes)
+    text = data.decode("utf-8", "replace")
+    # It is told with the answer, and each of these bytes is shown as one character.
+    replaced = min(message.replaced_bytes, text.count(_REPLACED))
+    return Captured(text, message.total_bytes, message.omitted_bytes, replaced)

@@ -34,6 +34,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 _CLAIM_BYTES: Final = 32
 _LOOK_SECONDS: Final = 0.25
+# How long work ahead of time tries runners one after the other: an agent's command of its session waits for that.
+_AHEAD_SECONDS: Final = 0.5
 # A runner that did not answer, or that somebody else has: names are known for a few seconds longer than they are true.
 _AVOID_SECONDS: Final = 3.0
 # Runners that may go away one after the other before a command of an agent begins in one of them.
@@ -92,7 +94,7 @@ class Runners:
 
     def start(self) -> None:
         """Begins to let go of what nobody uses."""
-        self._tasks.every(self._idle_seconds / 4, self._sweep, name="idle-runners")
+        self._tasks.every(self._idle_seconds / 4, self.let_go_of_idle, name="idle-runners")
 
     async def trial(self) -> runner_pb2.TryResponse:
         """Has the first runner that answers run `true`.
@@ -153,6 +155,14 @@ class Runners:
         for owner in [*self._taking, *self._taken]:
             await self.close_session(owner)
 
+    async def let_go_of_idle(self) -> None:
+        """Ends the runners of sessions that have run nothing for long."""
+        oldest = self._clock.monotonic() - self._idle_seconds
+        idle = unused((taken.lease for taken in self._taken.values()), before=oldest)
+        # All are forgotten before the first is waited for: meanwhile a command may begin, and takes another one.
+        for taken in [self._taken.pop(lease.owner) for lease in idle]:
+            await taken.remote.end()
+
     async def _of(self, owner: Owner, *, speculative: bool) -> _Taken:
         """The session's runner, taken if it has none."""
         while True:
@@ -185,8 +195,8 @@ class Runners:
             task.exception()  # whoever asked may be gone; nobody else has to hear of it
 
     async def _take(self, owner: Owner, *, speculative: bool) -> _Taken:
-        deadline = self._clock.monotonic() + (0.0 if speculative else self._wait_seconds)
-        asked = False
+        deadline = self._clock.monotonic() + (_AHEAD_SECONDS if speculative else self._wait_seconds)
+        made_room = False
         self._waiting += not speculative
         try:
             while True:
@@ -197,11 +207,12 @@ class Runners:
                     if (remote := await self._try(address)) is not None:
                         taken = self._taken[owner] = _Taken(Lease(owner, self._clock.monotonic()), remote)
                         return taken
-                if self._clock.monotonic() >= deadline:
+                    if self._clock.monotonic() >= deadline:
+                        break  # each that does not answer takes seconds
+                if speculative or self._clock.monotonic() >= deadline:
                     raise _none_free(f"none became free within {self._wait_seconds:g} s")
-                if not asked:
-                    asked = True
-                    await self._make_room()
+                # Once: what comes in its place takes a while. But those that are at work now may be idle later.
+                made_room = made_room or await self._make_room()
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             self._waiting -= not speculative
@@ -234,12 +245,14 @@ class Runners:
     async def _addresses(self) -> list[str]:
         return sorted(set(await self._discover()))
 
-    async def _make_room(self) -> None:
-        """Gives up one runner for a session whose agent waits. A new one comes in its place."""
+    async def _make_room(self) -> bool:
+        """Gives up one runner for a session whose agent waits, and a new one comes. False: all are needed."""
         lease = to_give_up(taken.lease for taken in self._taken.values())
-        if lease is not None:
-            lease.given_up = True
-            await self._let_go(self._taken[lease.owner])
+        if lease is None:
+            return False
+        lease.given_up = True
+        await self._let_go(self._taken[lease.owner])
+        return True
 
     async def _let_go(self, taken: _Taken) -> None:
         self._forget(taken)
@@ -248,11 +261,6 @@ class Runners:
     def _forget(self, taken: _Taken) -> None:
         if self._taken.get(taken.lease.owner) is taken:
             del self._taken[taken.lease.owner]
-
-    async def _sweep(self) -> None:
-        oldest = self._clock.monotonic() - self._idle_seconds
-        for lease in unused((taken.lease for taken in self._taken.values()), before=oldest):
-            await self._let_go(self._taken[lease.owner])
 
 
 def resolving(targets: Sequence[str]) -> Discover:

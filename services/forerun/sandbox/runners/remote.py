@@ -6,6 +6,7 @@ What comes from a runner is taken for what a command says: a command may have be
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,7 +21,13 @@ from forerun.sandbox.commands.runner import CommandPlan, CommandResult, GuardLos
 from forerun.sandbox.completion import to_the_end
 from forerun.sandbox.isolation.launch import Bind, Overlay, SetupFailed
 from forerun.sandbox.isolation.limits import LimitReason
-from forerun.sandbox.runners.messages import LIMITS, command_message, result_of
+from forerun.sandbox.runners.messages import (
+    LIMITS,
+    SETUP_FAILURE_CHARACTERS,
+    WrongEnd,
+    command_message,
+    result_of,
+)
 from forerun.sandbox.runners.tree import TreeWriter, WrongTree, packed
 from forerun.sandbox.workspaces.disk import in_thread
 from forerun.sandbox.workspaces.trees import Budget
@@ -113,6 +120,8 @@ class Remote:
         """
         if isinstance(plan.workspace, Overlay):
             raise SetupFailed("overlay workspaces are mounted on this worker, and runners are elsewhere")
+        if self.lost.is_set():
+            raise Lost("the runner has ended", begun=False)
         attended = _Attended(runner_pb2_grpc.RunnerServiceStub(self._channel), plan, self._claim)
         # A task of its own: cancelling a read or a write of a call cancels the call, and nobody says how it ended.
         task = asyncio.ensure_future(attended.attend())
@@ -163,7 +172,7 @@ class _Attended:
             if task is not None and task.cancelling():
                 raise
             raise Lost("the runner was let go of", begun=self._begun) from error  # its channel was closed
-        except WrongTree as error:
+        except (WrongTree, WrongEnd) as error:
             raise Lost(f"the runner was lost: {error}", begun=self._begun) from error
         finally:
             self._call.cancel()  # no more than a formality where it has ended
@@ -217,7 +226,13 @@ class _Attended:
                         await in_thread(writer.write, response.changes)
                     case "ended":
                         return await self._ended(response.ended, writer)
+                    case _ if not self._stopping:
+                        raise Lost("the runner answers what it was not asked", begun=self._begun)
         except ResourceExhausted:
+            return self._over(LimitReason.DISK)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
             return self._over(LimitReason.DISK)
         finally:
             if writer is not None:
@@ -233,7 +248,7 @@ class _Attended:
 
     async def _ended(self, ended: runner_pb2.RunEnded, writer: TreeWriter | None) -> CommandResult:
         if ended.setup_failure:
-            raise SetupFailed(ended.setup_failure)
+            raise SetupFailed(ended.setup_failure[:SETUP_FAILURE_CHARACTERS])
         if ended.guard_lost:
             raise GuardLost("the process that watches over the command was killed")
         result = result_of(ended, bytes(self._output[False]), bytes(self._output[True]))

@@ -29,7 +29,7 @@ from forerun.sandbox.completion import to_the_end
 from forerun.sandbox.isolation.launch import SetupFailed
 from forerun.sandbox.isolation.trial import tried
 from forerun.sandbox.runners.host import end_strays
-from forerun.sandbox.runners.messages import ended_message, output_messages, plan_of
+from forerun.sandbox.runners.messages import SETUP_FAILURE_CHARACTERS, ended_message, output_messages, plan_of
 from forerun.sandbox.runners.tree import Mark, TreeWriter, WrongTree, marks, packed
 from forerun.sandbox.workspaces.disk import in_thread, remove
 from forerun.sandbox.workspaces.trees import Budget, names, opened, remove_entry
@@ -179,7 +179,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             finally:
                 del self._running[task]
         except SetupFailed as error:
-            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded(setup_failure=str(error)[:1000]))
+            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded(setup_failure=str(error)[:SETUP_FAILURE_CHARACTERS]))
             return
         except GuardLost:
             await self._break_up()

@@ -6,6 +6,7 @@ link is followed, and what comes counts against a budget.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -20,6 +21,14 @@ from forerun.v1 import runner_pb2
 
 _MODE_BITS: Final = 0o777
 _MOST_DEPTH: Final = 128
+# Linux itself takes no longer one at once.
+_MOST_PATH_BYTES: Final = 4096
+# Paths of directories are held until the end: two hundred thousand of 300 bytes.
+_MOST_HELD_BYTES: Final = 64 * limits.MIB
+# What the names of an entry can do, as against what a disk does.
+_WRONG_NAMES: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ}
+)
 # What an entry takes beside its path and its content.
 _ENTRY_BYTES: Final = 64
 
@@ -170,6 +179,7 @@ class TreeWriter:
         self._root = root
         self._budget = budget
         self._directories: dict[bytes, tuple[int | None, int]] = {}
+        self._held_bytes = 0
         self._open: tuple[bytes, int] | None = None
 
     def write(self, part: runner_pb2.TreePart) -> None:
@@ -184,8 +194,10 @@ class TreeWriter:
             self._budget.take(len(entry.content), 0 if self._open is not None else 1)
             try:
                 self._write(entry)
-            except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
-                raise WrongTree("an entry has no directory") from error
+            except OSError as error:
+                if error.errno not in _WRONG_NAMES:
+                    raise
+                raise WrongTree(f"an entry has no place: {error.strerror}") from error
 
     def finish(self) -> None:
         """Gives the directories their modes and times, which writing into them has changed.
@@ -218,20 +230,27 @@ class TreeWriter:
         if not parts:
             if entry.kind != runner_pb2.TREE_KIND_DIRECTORY:
                 raise WrongTree("the root is a directory")
-            self._directories[b""] = (mode, entry.changed_ns)
+            self._hold(b"", mode, entry.changed_ns)
             return None
         with ExitStack() as stack:
             parent, name = self._enter(stack, parts[:-1]), parts[-1]
             # Only an entry of its own gives a directory another time.
             above = entry.path.rpartition(b"/")[0]
-            self._directories.setdefault(above, (None, os.fstat(parent).st_mtime_ns))
+            if above not in self._directories:
+                self._hold(above, None, os.fstat(parent).st_mtime_ns)
             self._place(entry, parent, name, mode)
         return None
+
+    def _hold(self, path: bytes, mode: int | None, changed_ns: int) -> None:
+        self._held_bytes += len(path)
+        if self._held_bytes > _MOST_HELD_BYTES:
+            raise WrongTree("the paths of its directories are too long")
+        self._directories[path] = (mode, changed_ns)
 
     def _place(self, entry: runner_pb2.TreeEntry, parent: int, name: str, mode: int) -> None:
         found = state(parent, name)
         if entry.kind == runner_pb2.TREE_KIND_DIRECTORY:
-            self._directories[entry.path] = (mode, entry.changed_ns)
+            self._hold(entry.path, mode, entry.changed_ns)
             if found is None or not stat.S_ISDIR(found.st_mode):
                 remove_entry(parent, name)
                 os.mkdir(name, 0o700, dir_fd=parent)
@@ -245,6 +264,8 @@ class TreeWriter:
                 self._open = (entry.path, os.open(name, flags, 0o600, dir_fd=parent))
                 self._go_on(entry)
             case runner_pb2.TREE_KIND_LINK:
+                if b"\0" in entry.content:
+                    raise WrongTree("a link has no target")
                 os.symlink(os.fsdecode(entry.content), name, dir_fd=parent)
                 os.utime(name, ns=(entry.changed_ns, entry.changed_ns), dir_fd=parent, follow_symlinks=False)
             case runner_pb2.TREE_KIND_PIPE:
@@ -258,6 +279,8 @@ class TreeWriter:
         path, file = self._open
         if entry.path != path or entry.kind != runner_pb2.TREE_KIND_FILE:
             raise WrongTree("a file is not complete")
+        if entry.goes_on and not entry.content:
+            raise WrongTree("a file goes on with nothing")
         view = memoryview(entry.content)
         while view:
             view = view[os.write(file, view) :]
@@ -293,6 +316,8 @@ def _parts(path: bytes) -> list[str]:
     if not path:
         return []
     parts = path.split(b"/")
-    if len(parts) > _MOST_DEPTH or any(part in (b"", b".", b"..") or b"\0" in part for part in parts):
+    if len(path) > _MOST_PATH_BYTES or len(parts) > _MOST_DEPTH:
+        raise WrongTree("a path is too long")
+    if any(part in (b"", b".", b"..") or b"\0" in part for part in parts):
         raise WrongTree("a name leads elsewhere")
     return [os.fsdecode(part) for part in parts]
