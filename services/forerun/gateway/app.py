@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from forerun.gateway.expected import ExpectedCalls
 from forerun.gateway.service import Gateway
@@ -33,7 +33,7 @@ class HttpServer:
         address: `host:port`; port 0 takes a free one.
     """
 
-    def __init__(self, application: Starlette, address: str) -> None:
+    def __init__(self, application: ASGIApp, address: str) -> None:
         self._asked = address
         config = uvicorn.Config(application, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
         self._server = _Quiet(config)
@@ -110,6 +110,7 @@ def assemble(
             total=settings.total_seconds,
         ),
         max_body_bytes=settings.max_body_bytes,
+        max_requests=settings.max_requests,
         expected=ExpectedCalls(chassis.network, settings.predictor_targets, settings.expected_seconds),
         clock=chassis.clock,
         ids=chassis.ids,

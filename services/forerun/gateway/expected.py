@@ -18,6 +18,7 @@ from forerun.v1 import prediction_pb2, prediction_pb2_grpc
 
 _MOST: Final = 4
 _LEAST_PROBABILITY: Final = 0.05
+_MOST_BYTES: Final = 8_192
 
 
 class ExpectedCalls:
@@ -52,7 +53,8 @@ class ExpectedCalls:
         answers = await asyncio.gather(*(self._ask(stub, request) for stub in self._stubs))
         orders = {name: order for name, order in map(_order, tools) if name}
         found = next((one for one in answers if one), [])
-        return tuple(_text(one, orders.get(one.action.tool, ())) for one in found)
+        texts = (_text(one, orders.get(one.action.tool, ())) for one in found)
+        return tuple(text for text in texts if text)
 
     async def _ask(
         self, stub: prediction_pb2_grpc.PredictionServiceStub, request: prediction_pb2.PredictRequest
@@ -74,6 +76,13 @@ def _order(tool: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _text(candidate: prediction_pb2.Candidate, order: Sequence[str]) -> str:
-    arguments = json.loads(candidate.action.arguments)
+    """The call; empty where it is none that a model would write, or too long to be a draft."""
+    content = candidate.action.arguments
+    try:
+        arguments = json.loads(content) if len(content) <= _MOST_BYTES else None
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        return ""
     ordered = {name: arguments[name] for name in order if name in arguments}
     return call_text(candidate.action.tool, json.dumps(ordered | arguments, ensure_ascii=False))

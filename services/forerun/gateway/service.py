@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -10,16 +11,24 @@ from typing import Any, Final
 
 import grpc
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forerun.core import limits
 from forerun.gateway.chat import ChatBody, Completion, read_body
 from forerun.gateway.expected import ExpectedCalls
 from forerun.runtime.auth import Authenticator, Caller
 from forerun.runtime.clock import Clock
-from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument, NotFound
+from forerun.runtime.errors import (
+    DeadlineExceeded,
+    ErrorReason,
+    ForerunError,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+)
 from forerun.runtime.ids import Ids
 from forerun.runtime.models.errors import ModelError
 from forerun.runtime.models.port import Deadlines, Finished, ModelEvent, ModelPort
@@ -37,6 +46,7 @@ _STATUS: Final[Mapping[grpc.StatusCode, int]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
 _CLIENT_LEFT: Final = 499
+_BODY_SECONDS: Final = 60.0
 _AGENT_HEADER: Final = "x-forerun-agent"
 _SESSION_HEADER: Final = "x-forerun-session"
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -51,6 +61,7 @@ class Gateway:
         authenticator: Decides on callers. A tenant's outputs draft for this tenant only.
         deadlines: Of every answer.
         max_body_bytes: Of a request.
+        max_requests: At once.
         expected: Knows what the predictor expects in a session.
         clock: Dates completions.
         ids: Names them.
@@ -64,6 +75,7 @@ class Gateway:
         *,
         deadlines: Deadlines,
         max_body_bytes: int,
+        max_requests: int,
         expected: ExpectedCalls,
         clock: Clock,
         ids: Ids,
@@ -73,17 +85,18 @@ class Gateway:
         self._authenticator = authenticator
         self._deadlines = deadlines
         self._max_body_bytes = max_body_bytes
+        self._max_requests = max_requests
         self._expected = expected
         self._clock = clock
         self._ids = ids
 
-    def application(self) -> Starlette:
+    def application(self) -> ASGIApp:
         """The HTTP application."""
         routes = [
             Route("/v1/models", _answering(self._models), methods=["GET"]),
             Route("/v1/chat/completions", _answering(self._complete), methods=["POST"]),
         ]
-        return Starlette(routes=routes)
+        return _Bounded(Starlette(routes=routes), self._max_requests)
 
     async def _models(self, request: Request) -> Response:
         self._caller(request)
@@ -101,9 +114,8 @@ class Gateway:
         expected = await self._expected_in(request, caller, body)
         completion = Completion(f"chatcmpl-{self._ids.uuid7()}", body.model, int(self._clock.now()))
         events = port.generate(body.request(expected), self._deadlines)
-        if body.stream:
-            return await self._streamed(events, completion, body)
-        return await _or_left(request, self._whole(events, completion))
+        work = self._streamed(events, completion, body) if body.stream else self._whole(events, completion)
+        return await _or_left(request, work)
 
     async def _expected_in(self, request: Request, caller: Caller, body: ChatBody) -> tuple[str, ...]:
         session = request.headers.get(_SESSION_HEADER, "")[: limits.NAME_CHARS]
@@ -123,7 +135,7 @@ class Gateway:
         # The first event is waited for, so that what is refused has a status and not a broken stream.
         first = await anext(events)
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return StreamingResponse(_lines(first, events, completion, usage=usage), media_type="text/event-stream")
+        return _Stream(_lines(first, events, completion, usage=usage), events, self._deadlines.total)
 
     def _caller(self, request: Request) -> Caller:
         header = request.headers.get("authorization")
@@ -131,32 +143,92 @@ class Gateway:
 
     async def _content(self, request: Request) -> bytes:
         content = bytearray()
-        async for part in request.stream():
-            content += part
-            if len(content) > self._max_body_bytes:
-                raise InvalidArgument(
-                    ErrorReason.MESSAGE_TOO_LARGE,
-                    f"a body of more than {self._max_body_bytes} bytes (max_body_bytes of the gateway)",
-                )
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in request.stream():
+                    content += part
+                    if len(content) > self._max_body_bytes:
+                        raise InvalidArgument(
+                            ErrorReason.MESSAGE_TOO_LARGE,
+                            f"a body of more than {self._max_body_bytes} bytes (max_body_bytes of the gateway)",
+                        )
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                ErrorReason.DEADLINE_EXCEEDED, f"the body did not come within {_BODY_SECONDS:g} s"
+            ) from error
         return bytes(content)
 
 
 async def _lines(
     first: ModelEvent, events: AsyncGenerator[ModelEvent, None], completion: Completion, *, usage: bool
 ) -> AsyncGenerator[str, None]:
-    """Server-sent events. Ends the request where the client has left: closing this generator closes the port's."""
-    async with aclosing(events):
-        try:
-            event: ModelEvent | None = first
-            while event is not None:
-                yield _line(completion.chunk(event))
-                if isinstance(event, Finished) and usage:
-                    yield _line(completion.usage_chunk(event))
-                event = await anext(events, None)
-        except ModelError as error:
-            yield _line(_error(error.error))
-            return
+    """Server-sent events."""
+    try:
+        event: ModelEvent | None = first
+        while event is not None:
+            yield _line(completion.chunk(event))
+            if isinstance(event, Finished) and usage:
+                yield _line(completion.usage_chunk(event))
+            event = await anext(events, None)
+    except ModelError as error:
+        yield _line(_error(error.error))
+        return
     yield "data: [DONE]\n\n"
+
+
+class _Stream(StreamingResponse):
+    """Lines as they come. However it ends, and also where it never begins, the request to the model ends with it.
+
+    Args:
+        lines: Of the answer.
+        events: From which they are made.
+        seconds: Until it is given up, for clients that stay and do not read.
+    """
+
+    def __init__(
+        self, lines: AsyncGenerator[str, None], events: AsyncGenerator[ModelEvent, None], seconds: float
+    ) -> None:
+        super().__init__(lines, media_type="text/event-stream")
+        self._lines = lines
+        self._events = events
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        async with aclosing(self._events), aclosing(self._lines):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds):
+                    await super().__call__(scope, receive, send)
+
+
+class _Bounded:
+    """So many requests at once; further ones are refused, for all of them are kept in memory.
+
+    Args:
+        application: What answers.
+        most: See `GatewaySettings.max_requests`.
+    """
+
+    def __init__(self, application: ASGIApp, most: int) -> None:
+        self._application = application
+        self._most = most
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if self._running >= self._most:
+            full = ResourceExhausted(
+                ErrorReason.QUEUE_FULL,
+                f"{self._most} requests are under way (max_requests of the gateway)",
+                retry_after_seconds=1.0,
+            )
+            await _failure(full)(scope, receive, send)
+            return
+        self._running += 1
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            self._running -= 1
 
 
 def _line(content: Mapping[str, Any]) -> str:
@@ -186,6 +258,8 @@ def _answering(handler: _Handler) -> _Handler:
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_LEFT)
         except ModelError as error:
             return _failure(error.error)
         except ForerunError as error:

@@ -38,5 +38,7 @@ class GatewaySettings(ServiceSettings):
     `x-forerun-session`) are drafts then. None asks nobody."""
     expected_seconds: float = Field(default=0.05, gt=0, le=5)
     """How long a request waits for them. Without an answer it goes on as if there were no predictor."""
+    max_requests: int = Field(default=256, ge=1, le=100_000)
+    """At once; further ones are refused with 429. Each keeps its conversation in memory."""
     max_body_bytes: int = Field(default=8_388_608, ge=1_024, le=67_108_864)
     """Of a request. Conversations of agents are long, and no longer than this."""
