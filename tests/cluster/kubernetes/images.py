@@ -60,7 +60,7 @@ class Image:
 def build_options(arguments: Mapping[str, str], volumes: Mapping[Path, str]) -> list[str]:
     """What buildah is told to build here: without privileges of its own, and with nothing pulled."""
     return [
-        "--isolation=chroot", "--pull-never", "--layers", "--format=oci",
+        "--isolation=chroot", "--pull-never", "--layers", "--force-rm", "--format=oci",
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),
         *(f"--volume={folder}:{place}:ro" for folder, place in volumes.items()),
     ]  # fmt: skip
