@@ -83,6 +83,9 @@ async def test_a_stop_token_ends_the_answer_and_is_its_last_token(toy: Served) -
         ([1, 64], {}, "no token 64"),
         ([1] * 4_096, {}, "leaves no room"),
         ([1], {"tempo": 1}, "unknown options: tempo"),
+        ([1], {"expected": [[1, 64]]}, "no token 64"),
+        ([1], {"expected": [[1, -2]]}, "no token -2"),
+        ([1], {"expected": [3]}, "int"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_with_its_reason(

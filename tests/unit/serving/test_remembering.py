@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from forerun.serving.backend.remembering import Memory
 
@@ -19,23 +24,23 @@ def files(folder: Path) -> list[Path]:
 
 async def test_outputs_are_their_tenants_alone() -> None:
     kept = memory(None)
-    await kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    kept.append("acme", "a", CONTEXT, [5, 6, 7])
     assert len(kept.of("acme", "a")[0]) > 0
     assert kept.of("rival", "a") == []
     assert kept.of("", "a") == []
-    await kept.append("", "a", CONTEXT, [5, 6, 7])
+    kept.append("", "a", CONTEXT, [5, 6, 7])
     assert kept.of("", "a") == []
 
 
 async def test_nothing_is_kept_where_the_profile_says_so() -> None:
     kept = memory(None, tokens=0)
-    await kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    kept.append("acme", "a", CONTEXT, [5, 6, 7])
     assert kept.of("acme", "a") == []
 
 
 async def test_what_was_saved_is_there_after_a_restart_and_for_the_same_model_only(tmp_path: Path) -> None:
     first = memory(tmp_path)
-    await first.append("acme", "a/../b", CONTEXT, [5, 6, 7])
+    first.append("acme", "a/../b", CONTEXT, [5, 6, 7])
     first.save()
     again = memory(tmp_path).of("acme", "a/../b")[0]
     assert again.to_bytes() == first.of("acme", "a/../b")[0].to_bytes()
@@ -46,7 +51,8 @@ async def test_what_was_saved_is_there_after_a_restart_and_for_the_same_model_on
 async def test_many_outputs_are_saved_and_sorted_without_being_asked(tmp_path: Path) -> None:
     kept = memory(tmp_path, tokens=100_000)
     for number in range(40):
-        await kept.append("acme", "a", CONTEXT, [number * 7 + step for step in range(200)])
+        kept.append("acme", "a", CONTEXT, [number * 7 + step for step in range(200)])
+        await kept.tend()
     history = kept.of("acme", "a")[0]
     assert not history.merge_is_due
     assert len(memory(tmp_path).of("acme", "a")[0]) > 6_000, "all but what came after the last saving"
@@ -55,7 +61,7 @@ async def test_many_outputs_are_saved_and_sorted_without_being_asked(tmp_path: P
 async def test_an_erased_tenant_is_gone_on_disk_too_and_comes_back_empty(tmp_path: Path) -> None:
     kept = memory(tmp_path)
     for tenant in ("acme", "rival"):
-        await kept.append(tenant, "a", CONTEXT, [5, 6, 7])
+        kept.append(tenant, "a", CONTEXT, [5, 6, 7])
     kept.save()
     kept.erase("acme")
     assert kept.of("acme", "a") == []
@@ -67,8 +73,63 @@ async def test_an_erased_tenant_is_gone_on_disk_too_and_comes_back_empty(tmp_pat
 
 async def test_a_damaged_file_is_left_out(tmp_path: Path) -> None:
     kept = memory(tmp_path)
-    await kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    kept.append("acme", "a", CONTEXT, [5, 6, 7])
     kept.save()
     for file in files(tmp_path):
         file.write_bytes(file.read_bytes()[:-3])
     assert memory(tmp_path).of("acme", "a") == []
+
+
+async def test_what_is_being_written_when_its_tenant_is_erased_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = memory(tmp_path)
+    for _ in range(16):
+        kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    writing, go_on, really = threading.Event(), threading.Event(), Path.write_bytes
+
+    def slowly(self: Path, data: bytes) -> int:
+        writing.set()
+        assert go_on.wait(10)
+        return really(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", slowly)
+    tending = asyncio.create_task(kept.tend())
+    assert await asyncio.to_thread(writing.wait, 10)
+    erasing = asyncio.create_task(asyncio.to_thread(kept.erase, "acme"))
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await asyncio.gather(tending, erasing)
+    assert files(tmp_path) == []
+
+
+async def test_what_waits_to_be_written_when_its_tenant_is_erased_is_not_written_over_what_follows(
+    tmp_path: Path,
+) -> None:
+    kept = memory(tmp_path)
+    for _ in range(16):
+        kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    go_on = threading.Event()
+    with ThreadPoolExecutor(1) as only:
+        asyncio.get_running_loop().set_default_executor(only)
+        busy = only.submit(go_on.wait, 10)
+        tending = asyncio.create_task(kept.tend())
+        await asyncio.sleep(0.01)
+        kept.erase("acme")
+        kept.append("acme", "a", [1], [9])
+        go_on.set()
+        await tending
+        assert busy.result()
+    assert files(tmp_path) == [], "one output is not due yet, and the others were erased"
+
+
+async def test_a_history_that_there_is_no_room_for_leaves_no_file(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    for number in range(40):
+        kept.append("acme", f"agent {number}", CONTEXT, [5, 6, 7])
+        kept.save()
+        assert len(files(tmp_path)) <= 8
+    assert kept.of("acme", "agent 0") != kept.of("acme", "agent 39")
+    restored = Memory("m", tokens_each=10_000, most=4, folder=tmp_path)
+    assert len(files(tmp_path)) == 4, "a smaller bound holds for what was saved, too"
+    assert len(restored.of("acme", "agent 39")) == 2

@@ -118,6 +118,7 @@ class TritonPythonModel:
             self._meter.add(metering.REQUESTS, label=end)
             self._meter.flush()
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        await self._memory.tend()  # after the answer's end, which clients wait for
 
     async def _answer(self, request: Any, sender: Any) -> str:
         prompt = [int(one) for one in pb_utils.get_input_tensor_by_name(request, "PROMPT").as_numpy().reshape(-1)]
@@ -129,7 +130,7 @@ class TritonPythonModel:
         if options.erase:
             self._memory.erase(options.tenant)
             return Finish.STOP.value
-        self._check(prompt)
+        self._check(prompt, options)
         await self._admission.enter(sender.is_cancelled)
         spoken: list[int] = []
         try:
@@ -145,15 +146,16 @@ class TritonPythonModel:
         finally:
             self._admission.leave()
             if options.history:
-                await self._memory.append(options.tenant, options.agent, prompt, spoken)
+                self._memory.append(options.tenant, options.agent, prompt, spoken)
         return "failed"
 
-    def _check(self, prompt: list[int]) -> None:
+    def _check(self, prompt: list[int], options: Options) -> None:
         if not prompt:
             raise Refused("the prompt is empty")
         if len(prompt) >= self._settings["context_tokens"] - ROWS:
             raise Refused(f"a prompt of {len(prompt)} tokens leaves no room in {self._settings['context_tokens']}")
-        strange = next((one for one in prompt if not 0 <= one < self._real), None)
+        given = itertools.chain(prompt, *options.expected)  # drafts go into a pass with those of other texts
+        strange = next((one for one in given if not 0 <= one < self._real), None)
         if strange is not None:
             raise Refused(f"the model has no token {strange}; it has {self._real}")
 

@@ -20,6 +20,7 @@ _OTHERS: Final[Mapping[str, type]] = {
     "call": str,
 }  # fmt: skip
 _NAMES: Final = 256
+_EXPECTED: Final = 16
 _EXPECTED_TOKENS: Final = 8_192
 
 
@@ -86,6 +87,8 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
             max_tokens=min(most_tokens, given.get("max_tokens", most_tokens)),
             keep_string=given.get("keep_stop", False),
         )
+        expected = _expected(given.get("expected", []))
+        drafters = frozenset(map(str, given["drafters"])) if "drafters" in given else None
     except (CoreError, TypeError, ValueError) as error:
         raise Refused(str(error)) from error
     return Options(
@@ -97,15 +100,21 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
         depth=given.get("depth"),
         cap=given.get("cap"),
         branches=given.get("branches"),
-        drafters=frozenset(given["drafters"]) if "drafters" in given else None,
+        drafters=drafters,
         history=given.get("history", True),
-        expected=tuple(tuple(_tokens(one)) for one in given.get("expected", [])),
+        expected=expected,
         tenant=given.get("tenant", "")[:_NAMES],
         agent=given.get("agent", "")[:_NAMES],
         erase=given.get("erase", False),
         calls=_calls(given),
         call=given.get("call", ""),
     )
+
+
+def _expected(texts: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    if len(texts) > _EXPECTED:
+        raise Refused(f"more than {_EXPECTED} expected texts")
+    return tuple(tuple(_tokens(one)) for one in texts)
 
 
 def _calls(given: Mapping[str, Any]) -> str:

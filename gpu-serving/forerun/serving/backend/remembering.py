@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -41,7 +42,10 @@ class Memory:
         self._folder = folder
         self._histories = Histories(tokens_each=max(64, tokens_each), most=most)
         self._unsaved: dict[HistoryKey, int] = {}
+        self._touched: dict[HistoryKey, None] = {}
         self._busy: set[HistoryKey] = set()
+        # Files are written in other threads: what is erased meanwhile must not come back.
+        self._disk = threading.Lock()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._restore(folder, most)
@@ -50,31 +54,49 @@ class Memory:
         """Where drafts for a text of this agent may come from."""
         return self._histories.of(tenant, agent or _NOBODY, self._model) if tenant else []
 
-    async def append(self, tenant: str, agent: str, context: Sequence[int], output: Sequence[int]) -> None:
-        """An output. Sorting and saving, where they are due, happen beside the decoding."""
+    def append(self, tenant: str, agent: str, context: Sequence[int], output: Sequence[int]) -> None:
+        """An output. It drafts from now on; sorting and saving, where they are due, are left to `tend`."""
         if not (self._keeps and tenant and output):
             return
         agent = agent or _NOBODY
-        self._histories.append(tenant, agent, self._model, context, output)
-        for key, history in self._histories:
-            if key.tenant == tenant and key.agent in (agent, "") and key not in self._busy:
+        for key in self._histories.append(tenant, agent, self._model, context, output):
+            self._forget(key)
+        for key in (HistoryKey(tenant, self._model, agent), HistoryKey(tenant, self._model, "")):
+            self._touched[key] = None
+            self._unsaved[key] = self._unsaved.get(key, 0) + 1
+
+    async def tend(self) -> None:
+        """Sorts and saves what is due, beside the decoding. Takes seconds: nobody's answer waits for it."""
+        for key in [one for one in self._touched if one not in self._busy]:
+            self._touched.pop(key, None)
+            history = self._histories.get(key)
+            if history is not None and key not in self._busy:
                 await self._tend(key, history)
 
     def erase(self, tenant: str) -> None:
         """Forgets a tenant, on disk too."""
         for key in self._histories.erase(tenant):
             self._unsaved.pop(key, None)
+            self._touched.pop(key, None)
         if self._folder is not None:
-            shutil.rmtree(self._folder / _digest(tenant), ignore_errors=True)
+            with self._disk:
+                shutil.rmtree(self._folder / _digest(tenant), ignore_errors=True)
 
     def save(self) -> None:
         """Saves everything that is not saved yet."""
         for key, history in self._histories:
             if self._unsaved.get(key):
-                self._write(key, history.to_bytes())
+                self._write(key, history, history.to_bytes())
+
+    def _forget(self, key: HistoryKey) -> None:
+        """There is no room for it: neither here nor on disk, where it would otherwise stay for ever."""
+        self._unsaved.pop(key, None)
+        self._touched.pop(key, None)
+        if self._folder is not None:
+            with self._disk:
+                self._file(self._folder, key).unlink(missing_ok=True)
 
     async def _tend(self, key: HistoryKey, history: History) -> None:
-        self._unsaved[key] = self._unsaved.get(key, 0) + 1
         self._busy.add(key)
         try:
             if history.merge_is_due:
@@ -82,26 +104,34 @@ class Memory:
                 merged: SortedRun = await asyncio.to_thread(merge, run, fresh, limit)
                 history.install(merged, len(fresh))
             if self._folder is not None and self._unsaved.get(key, 0) >= _SAVE_EVERY:
-                await asyncio.to_thread(self._write, key, history.to_bytes())
+                await asyncio.to_thread(self._write, key, history, history.to_bytes())
         finally:
             self._busy.discard(key)
 
-    def _write(self, key: HistoryKey, content: bytes) -> None:
-        if self._folder is None or key not in dict(self._histories):
-            return  # erased meanwhile
-        place = self._folder / _digest(key.tenant)
-        place.mkdir(exist_ok=True, mode=0o700)
-        file = place / _digest(f"{key.model}\n{key.agent}")
+    def _write(self, key: HistoryKey, history: History, content: bytes) -> None:
+        if self._folder is None:
+            return
         head = json.dumps({"tenant": key.tenant, "model": key.model, "agent": key.agent}).encode()
-        fresh = file.with_suffix(".new")
-        fresh.write_bytes(len(head).to_bytes(4, "little") + head + content)
-        os.replace(fresh, file)
-        self._unsaved[key] = 0
+        with self._disk:
+            if self._histories.get(key) is not history:
+                return  # erased or forgotten meanwhile
+            file = self._file(self._folder, key)
+            file.parent.mkdir(exist_ok=True, mode=0o700)
+            fresh = file.with_suffix(".new")
+            fresh.write_bytes(len(head).to_bytes(4, "little") + head + content)
+            os.replace(fresh, file)
+            self._unsaved[key] = 0
+
+    def _file(self, folder: Path, key: HistoryKey) -> Path:
+        return folder / _digest(key.tenant) / _digest(f"{key.model}\n{key.agent}")
 
     def _restore(self, folder: Path, most: int) -> None:
         """Takes up what was saved, the newest last, so that it goes last where there is too much."""
         files = sorted(folder.glob("*/*"), key=lambda one: one.stat().st_mtime_ns)
-        for file in [one for one in files if not one.suffix][-most:]:
+        whole = [one for one in files if not one.suffix]
+        for file in whole[:-most]:
+            file.unlink(missing_ok=True)
+        for file in whole[-most:]:
             try:
                 content = file.read_bytes()
                 size = int.from_bytes(content[:4], "little")

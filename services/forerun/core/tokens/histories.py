@@ -35,7 +35,7 @@ class Histories:
 
     Args:
         tokens_each: Bound of one history.
-        most: Histories that are kept; the least recently used one is forgotten (or was persisted by its owner).
+        most: Histories that are kept; the least recently used one is forgotten.
     """
 
     def __init__(self, *, tokens_each: int, most: int) -> None:
@@ -45,6 +45,10 @@ class Histories:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def get(self, key: HistoryKey) -> History | None:
+        """One of them, without using it."""
+        return self._kept.get(key)
 
     def __iter__(self) -> Iterator[tuple[HistoryKey, History]]:
         return iter(list(self._kept.items()))
@@ -63,10 +67,17 @@ class Histories:
                 found.append(self._kept[key])
         return found
 
-    def append(self, tenant: str, agent: str, model: str, context: Sequence[int], output: Sequence[int]) -> None:
-        """An output of the model for an agent, with what stood before it."""
+    def append(
+        self, tenant: str, agent: str, model: str, context: Sequence[int], output: Sequence[int]
+    ) -> list[HistoryKey]:
+        """An output of the model for an agent, with what stood before it.
+
+        Returns:
+            Those that were forgotten for it, whose persisted copies are to be deleted as well.
+        """
         for whose in (agent, _ALL_AGENTS):
             self._open(HistoryKey(tenant, model, whose)).append(context, output)
+        return self._forget()
 
     def restore(self, key: HistoryKey, history: History) -> None:
         """A history that was persisted. One that has grown here meanwhile is kept instead."""
@@ -86,9 +97,7 @@ class Histories:
         if history is None:
             history = self._kept[key] = History(key.model, self._tokens_each)
         self._kept.move_to_end(key)
-        self._forget()
         return history
 
-    def _forget(self) -> None:
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+    def _forget(self) -> list[HistoryKey]:
+        return [self._kept.popitem(last=False)[0] for _ in range(len(self._kept) - self._most)]
