@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from forerun.core import limits
 from forerun.core.second_guess import Asking, Guessed, GuessPrices, SecondGuesses
 from forerun.core.sites import Site
+from forerun.core.tokens import Usage
 from forerun.predictor.engine.engine import Engine
 from forerun.predictor.engine.history import (
     Asked,
@@ -20,9 +22,10 @@ from forerun.predictor.engine.history import (
     SessionOpened,
     UserTurn,
 )
-from forerun.predictor.small_model.guess import Call, SmallModel, valid_call
-from forerun.predictor.small_model.guesser import Guesser, GuessSettings
+from forerun.predictor.small_model.guess import Call, Ended, SmallModel, valid_call
+from forerun.predictor.small_model.guesser import Guesser, GuessSettings, _Guess
 from forerun.predictor.small_model.transcript import Transcript, guess_request
+from forerun.runtime import metrics_table as m
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.metrics import Metrics
@@ -115,6 +118,38 @@ async def test_agents_and_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(one._transcripts) == 20
     one.observe("t", "a", f"s{limits.GUESS_AGENTS + 4}", SessionClosed())
     assert len(one._transcripts) == 19
+
+
+async def test_a_session_that_is_not_followed_any_more_leaves_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SESSIONS_PER_REPLICA", 2)
+    one = guesser()
+    task = asyncio.create_task(asyncio.sleep(60))
+    kept = _Guess("t", "a", "s0", "owner", 1, "site", Asking.PROBE, frozenset(), task)
+    one.observe("t", "a", "s0", UserTurn("hi"))
+    one._guesses["t", "s0"] = kept
+    kept.ended = Ended(None, 2.0, Usage())
+    for number in range(1, 3):
+        one.observe("t", "a", f"s{number}", UserTurn("hi"))
+    await asyncio.sleep(0)
+    assert one._guesses == {}
+    assert task.cancelled()
+    assert one.status("t", "a").seconds == 2.0, "what it cost is not lost"
+
+
+async def test_the_count_of_sites_that_are_on_holds_when_agents_are_forgotten() -> None:
+    one = guesser()
+    one._of("t", "first").learn("s", HIT)
+    one._metrics.change(m.SECOND_GUESS_SITES, 1.0)
+    for number in range(limits.GUESS_AGENTS):
+        one._of("t", f"a{number}")
+    assert one._metrics.value(m.SECOND_GUESS_SITES) == 0.0
+
+
+def test_calls_that_never_finish_are_bounded() -> None:
+    transcript = Transcript()
+    for turn in range(1_000):
+        transcript.take(CallsAsked(turn, (Asked(0, "f", {}),)))
+    assert len(transcript._names) == 256
 
 
 def told(transcript: Transcript) -> None:

@@ -145,7 +145,7 @@ class Guesser:
         if transcript is None:
             transcript = self._transcripts[key] = Transcript()
             if len(self._transcripts) > limits.SESSIONS_PER_REPLICA:
-                self._transcripts.popitem(last=False)
+                self._give_up(self._transcripts.popitem(last=False)[0])
         self._transcripts.move_to_end(key)
         transcript.take(event)
 
@@ -160,6 +160,14 @@ class Guesser:
                 del self._guesses[key]
                 asked = event.calls if isinstance(event, CallsAsked) else ()
                 self._judge(guess, frozenset((one.tool, canonical(one.arguments)) for one in asked))
+
+    def _give_up(self, key: Key) -> None:
+        """A session that is not followed any more judges no guess."""
+        guess = self._guesses.pop(key, None)
+        if guess is not None:
+            if guess.task is not None:
+                guess.task.cancel()
+            self._judge(guess, frozenset())
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -279,12 +287,14 @@ class Guesser:
             seconds = self._engine.tool_seconds(guess.tenant, guess.agent, call.tool)
             hidden = min(hidden, seconds if seconds is not None else 0.0)
             self._metrics.add(m.SECOND_GUESS_HITS)
-        changed = self._of(guess.tenant, guess.agent).learn(
+        worth = self._of(guess.tenant, guess.agent)
+        before = worth.sites_on
+        changed = worth.learn(
             guess.site,
             Guessed(seconds=ended.seconds, hit=hit, right=right, hidden_seconds=hidden, valid=call is not None),
         )
+        self._metrics.change(m.SECOND_GUESS_SITES, float(worth.sites_on - before))
         if changed is not None:
-            self._metrics.change(m.SECOND_GUESS_SITES, 1.0 if changed else -1.0)
             _LOG.info(
                 "second guesses pay at a call site now" if changed else "second guesses do not pay at a call site",
                 extra={"fields": {"forerun.site": guess.site}},
@@ -295,7 +305,8 @@ class Guesser:
         if worth is None:
             worth = self._worth[tenant, agent] = SecondGuesses(self._settings.prices)
             if len(self._worth) > limits.GUESS_AGENTS:
-                self._worth.popitem(last=False)
+                _, forgotten = self._worth.popitem(last=False)
+                self._metrics.change(m.SECOND_GUESS_SITES, -float(forgotten.sites_on))
         self._worth.move_to_end((tenant, agent))
         return worth
 
