@@ -19,6 +19,7 @@ from forerun.serving.render.repository import Files, place
 
 _DRAIN_POLL_SECONDS: Final = 0.05
 _GONE: Final = ("", "UNAVAILABLE")
+_LOADED_ANEW: Final = (Health.DEAD, Health.ABSENT)
 
 
 class Keeper:
@@ -87,18 +88,30 @@ class Keeper:
         replaced.keep()
 
     async def check(self) -> list[Probe]:
-        """Probes every model, and loads those anew whose process is gone. What was found before healing."""
-        found = []
-        async with self._changing:
-            for model in self._models:  # the loop comes last: by then what it needs is healed, and it may be well
-                probe = await self.probe(model)
-                found.append(probe)
-                if probe.health is Health.DEAD:
-                    await self._client.unload(model)
-                if probe.health in (Health.DEAD, Health.ABSENT):
-                    await self._client.load(model)
-                    self.healed += 1
+        """Probes every model, and loads those anew whose process is gone. What was found before healing.
+
+        A generation that is being loaded meanwhile, which takes minutes, holds up nothing but healing.
+        """
+        found, asks = [], self._asks
+        for model in self._models:  # the loop comes last: by then what it needs is healed, and it may be well
+            probe = await asks[model].probe(self._client, self._probe_seconds)
+            if probe.health in _LOADED_ANEW:
+                async with self._changing:
+                    if model not in self._models:
+                        continue  # replaced meanwhile
+                    probe = await self._healed(model)
+            found.append(probe)
         return found
+
+    async def _healed(self, model: str) -> Probe:
+        """Loads a model anew, unless somebody has done so. What was found before."""
+        probe = await self.probe(model)
+        if probe.health is Health.DEAD:
+            await self._client.unload(model)
+        if probe.health in _LOADED_ANEW:
+            await self._client.load(model)
+            self.healed += 1
+        return probe
 
     async def probe(self, model: str) -> Probe:
         """Asks a model for the smallest real inference."""

@@ -128,6 +128,13 @@ async def test_a_dead_model_process_is_noticed_and_healed_though_the_server_says
     assert await served.generate([1, 2, 3], max_tokens=20, ignore_end=True) == before
 
 
+async def test_models_are_probed_while_another_generation_loads(served: Served) -> None:
+    """Else a pod would count as not ready for as long as that takes."""
+    async with served.keeper._changing, asyncio.timeout(20):
+        found = await served.keeper.check()
+    assert [one.health for one in found] == [Health.ANSWERS] * len(served.keeper.models)
+
+
 async def test_the_loops_own_process_is_healed_too(served: Served) -> None:
     os.kill(process_of(served, SERVED), signal.SIGKILL)
     found = {one.model: one.health for one in await served.keeper.check()}
