@@ -114,8 +114,8 @@ class Runner:
         self._say()
         if any(isinstance(effect, Append) and isinstance(effect.event, CallIntent) for effect in effects):
             # What may not be repeated waits for the journal: its intent leaves before the answers beside it are made.
-            self._unsaid += [effect for effect in effects if isinstance(effect, Answer | Record)]
-            effects = [effect for effect in effects if not isinstance(effect, Answer | Record)]
+            self._unsaid += [effect for effect in effects if _may_follow(effect)]
+            effects = [effect for effect in effects if not _may_follow(effect)]
         for effect in effects:
             self._perform(effect)
         if self._unsaid:
@@ -352,3 +352,8 @@ class Runner:
             self._timer.cancel()
         self.outlet.close()
         self._ended(self)
+
+
+def _may_follow(effect: Effect) -> bool:
+    """It may come after the journal was told. A refusal goes to who asked last: by then that may be somebody else."""
+    return isinstance(effect, Record) or (isinstance(effect, Answer) and not effect.conflict)
