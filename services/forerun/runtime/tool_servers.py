@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError as InvalidSchema
+from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import EMPTY_REGISTRY
 
 from forerun.core import limits
 from forerun.core.canonical import CanonicalError
 from forerun.core.schema import digest_of
 from forerun.runtime.errors import ErrorReason, InvalidArgument
 from forerun.v1 import policy_pb2
+
+UNRESOLVABLE: Final = (Unresolvable, RecursionError)
+"""What judging by a schema raises where that refers to what is not in it, or to itself for ever."""
 
 
 def check_server(message: policy_pb2.ToolServer) -> None:
@@ -53,6 +59,14 @@ def checked_schema(name: str, input_schema: str) -> Any:
             metadata={"tool": name},
         ) from error
     return schema
+
+
+def validator_of(schema: Any) -> Validator:
+    """Judges arguments by a schema. Fetches nothing that it refers to, for schemas come from outside.
+
+    Its `validate` raises `UNRESOLVABLE` where the schema refers to what is not in it.
+    """
+    return validator_for(schema, default=Draft202012Validator)(schema, registry=EMPTY_REGISTRY)
 
 
 def _check_tool(server: policy_pb2.ToolServer, spec: policy_pb2.ToolSpec) -> None:

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
 
 from forerun.core import limits
 from forerun.core.canonical import CanonicalError, JsonValue, parse_strict
 from forerun.core.schema import digest_of
 from forerun.runtime.errors import ErrorReason, InvalidArgument
-from forerun.runtime.tool_servers import checked_schema
+from forerun.runtime.tool_servers import UNRESOLVABLE, checked_schema, validator_of
 from forerun.sandbox.isolation.levels import LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
 
@@ -164,7 +162,10 @@ class Tool:
                 ErrorReason.ARGUMENTS_REFUSED, "the arguments must be a JSON object", metadata={"tool": self.name}
             )
         instance: Any = parsed  # the stubs know no Decimal
-        fault = next(iter(sorted(self.validator.iter_errors(instance), key=lambda error: error.json_path)), None)
+        try:
+            fault = next(iter(sorted(self.validator.iter_errors(instance), key=lambda error: error.json_path)), None)
+        except UNRESOLVABLE:
+            return parsed  # the tool's own server knows what its schema refers to; nothing is fetched for it
         if fault is not None:
             raise InvalidArgument(
                 ErrorReason.ARGUMENTS_REFUSED, f"the arguments do not fit the schema of {self.name}: {_said(fault)}",
@@ -184,8 +185,7 @@ def tool(
     """
     schema = checked_schema(name, input_schema)
     version = digest_of(input_schema.encode(), endpoint_version)
-    kind = validator_for(schema, default=Draft202012Validator)
-    return Tool(name, server, endpoint, description, input_schema, version, hints, kind(schema))
+    return Tool(name, server, endpoint, description, input_schema, version, hints, validator_of(schema))
 
 
 def _said(fault: ValidationError) -> str:

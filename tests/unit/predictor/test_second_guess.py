@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -150,6 +152,42 @@ def test_calls_that_never_finish_are_bounded() -> None:
     for turn in range(1_000):
         transcript.take(CallsAsked(turn, (Asked(0, "f", {}),)))
     assert len(transcript._names) == 256
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/nowhere"},
+        {"$ref": "#"},
+        {"type": "nonsense"},
+        {"properties": 3},
+        {"properties": {"id": {"pattern": "("}}},
+        {"properties": {"id": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"patternProperties": {"^(a+)+$": {"type": "string"}}},
+    ],
+)
+def test_a_schema_that_cannot_be_judged_by_gives_no_guess(schema: Any) -> None:
+    tools = json.dumps([{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    assert valid_call([ToolCall("1", "f", json.dumps({"id": "a" * 40 + "b"}))], tools) is None
+
+
+def test_an_argument_may_be_called_pattern() -> None:
+    schema = {"type": "object", "properties": {"pattern": {"type": "string"}}}
+    tools = json.dumps([{"type": "function", "function": {"name": "grep", "parameters": schema}}])
+    assert valid_call([ToolCall("1", "grep", '{"pattern": "x"}')], tools) == Call("grep", b'{"pattern":"x"}')
+
+
+def test_nothing_is_fetched_for_a_schema() -> None:
+    """Schemas come from agents and tool servers: a reference must not send the platform anywhere."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.2)
+        schema = {"$ref": f"http://127.0.0.1:{listening.getsockname()[1]}/schema"}
+        tools = json.dumps([{"type": "function", "function": {"name": "f", "parameters": schema}}])
+        with ThreadPoolExecutor(1) as other:
+            judging = other.submit(valid_call, [ToolCall("1", "f", "{}")], tools)
+            with pytest.raises(TimeoutError):
+                listening.accept()
+        assert judging.result() is None
 
 
 def told(transcript: Transcript) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import math
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pytest
@@ -41,6 +43,25 @@ def test_arguments_are_checked_strictly() -> None:
         assert "canary" not in refused.value.message
     with pytest.raises(InvalidArgument, match="'id' is a required property"):
         subject.checked(b"{}")
+
+
+@pytest.mark.parametrize("schema", ['{"$ref": "#/nowhere"}', '{"$ref": "#"}'])
+def test_what_a_schema_refers_to_and_does_not_hold_is_the_tool_servers_business(schema: str) -> None:
+    assert tool("t", Server("s"), PythonEndpoint("m:f"), input_schema=schema).checked(b'{"id": 1}') == {"id": 1}
+
+
+def test_nothing_is_fetched_for_a_schema() -> None:
+    """A tool server that lists a reference must not send the worker to an address of its choice."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.2)
+        schema = json.dumps({"$ref": f"http://127.0.0.1:{listening.getsockname()[1]}/schema"})
+        with ThreadPoolExecutor(1) as other:
+            checking = other.submit(
+                tool("t", Server("s"), PythonEndpoint("m:f"), input_schema=schema).checked, b'{"id": 1}'
+            )
+            with pytest.raises(TimeoutError):
+                listening.accept()
+        assert checking.result() == {"id": 1}
 
 
 def test_a_version_follows_schema_and_endpoint_version_only() -> None:

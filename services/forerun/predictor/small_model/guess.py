@@ -7,11 +7,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
-from jsonschema.validators import validator_for
+from jsonschema.exceptions import SchemaError, ValidationError
 
 from forerun.core.canonical import CanonicalError, canonical, parse_strict
 from forerun.core.tokens import Usage
@@ -19,8 +17,7 @@ from forerun.runtime.errors import ForerunError
 from forerun.runtime.models.catalogue import Model
 from forerun.runtime.models.models import CallTerms, Models
 from forerun.runtime.models.port import Gathered, ModelRequest, ToolCall
-
-_UNRESOLVABLE: Final = (ValidationError, RecursionError, ValueError, LookupError)
+from forerun.runtime.tool_servers import UNRESOLVABLE, validator_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +111,20 @@ def valid_call(calls: Sequence[ToolCall], tools: str) -> Call | None:
     try:
         schema = schemas[call.name]
         value = parse_strict(call.arguments.encode())
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or _has_pattern(schema):
             return None
-        validator_for(schema, default=Draft202012Validator)(schema).validate(json.loads(call.arguments))
+        validator = validator_of(schema)
+        validator.check_schema(schema)
+        validator.validate(json.loads(call.arguments))
         return Call(call.name, canonical(value))
-    except CanonicalError:
+    except (*UNRESOLVABLE, CanonicalError, SchemaError, ValidationError, ValueError):
         return None
-    except _UNRESOLVABLE:
-        return None
+
+
+def _has_pattern(schema: Any) -> bool:
+    """A regular expression of somebody's schema may take for ever, with everybody else's predictions behind it."""
+    if isinstance(schema, Mapping):
+        # A property may have that name, and is a schema then.
+        keyword = isinstance(schema.get("pattern"), str) or "patternProperties" in schema
+        return keyword or any(map(_has_pattern, schema.values()))
+    return isinstance(schema, list) and any(map(_has_pattern, schema))
