@@ -187,6 +187,10 @@ def test_tables_survive_json_and_damaged_ones_are_refused() -> None:
         with pytest.raises(CoreError) as refused:
             StepTable.from_json({"version": 1, "rows": [row]})
         assert refused.value.reason == "invalid_step_table"
+    for whole in ([], 3, None, {"version": 1, "rows": 3}, {"version": 1, "rows": [3]}):
+        with pytest.raises(CoreError) as refused:
+            StepTable.from_json(whole)
+        assert refused.value.reason == "invalid_step_table"
     with pytest.raises(CoreError, match="version 2"):
         StepTable.from_json({"version": 2, "rows": []})
 

@@ -74,20 +74,24 @@ class StepTable:
         return {"version": _VERSION, "rows": rows}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> StepTable:
+    def from_json(cls, stored: Any) -> StepTable:
         """What `as_json` gave, or a person wrote.
 
         Raises:
             CoreError: `invalid_step_table`, with the row.
         """
-        if stored.get("version") != _VERSION:
-            raise CoreError("invalid_step_table", f"step table of version {stored.get('version')}, known is {_VERSION}")
+        if not isinstance(stored, Mapping) or stored.get("version") != _VERSION:
+            version = stored.get("version") if isinstance(stored, Mapping) else None
+            raise CoreError("invalid_step_table", f"step table of version {version}, known is {_VERSION}")
+        rows = stored.get("rows", [])
+        if not isinstance(rows, list):
+            raise CoreError("invalid_step_table", "the rows of the step table are no list")
         cells: dict[str, dict[tuple[int, int], StepCosts]] = {}
-        for number, row in enumerate(stored.get("rows", ())):
+        for number, row in enumerate(rows):
             try:
                 costs = StepCosts({int(depth): float(taken) for depth, taken in row["seconds"].items()})
                 cells.setdefault(str(row["pair"]), {})[int(row["batch"]), int(row["context"])] = costs
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise CoreError("invalid_step_table", f"row {number} of the step table: {error}") from error
         return cls(cells)
 
