@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,8 @@ def test_tables_survive_json_and_damaged_ones_are_refused() -> None:
         with pytest.raises(CoreError) as refused:
             StepTable.from_json({"version": 1, "rows": [row]})
         assert refused.value.reason == "invalid_step_table"
-    for whole in ([], 3, None, {"version": 1, "rows": 3}, {"version": 1, "rows": [3]}):
+    others: list[Any] = [[], 3, None, {"version": 1, "rows": 3}, {"version": 1, "rows": [3]}]
+    for whole in others:
         with pytest.raises(CoreError) as refused:
             StepTable.from_json(whole)
         assert refused.value.reason == "invalid_step_table"
