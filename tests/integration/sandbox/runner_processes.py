@@ -100,8 +100,8 @@ def prepare(root: Path, authority: Authority) -> None:
     make_runner_key(authority.pair, root / "key", "127.0.0.1", datetime.now(UTC))
 
 
-def start(root: Path, **settings: object) -> RunnerProcess:
-    """Starts a runner in a place that is prepared, or where another one was."""
+def start(root: Path, *, disk_mib: int = 0, **settings: object) -> RunnerProcess:
+    """Starts a runner in a place that is prepared, or where another one was; as in a pod also with a small disk."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -122,7 +122,8 @@ def start(root: Path, **settings: object) -> RunnerProcess:
     if AS_IN_A_POD:
         weak = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
         # As in a pod it sees its own files, and none of the worker's or of other runners.
-        own = 'mount --bind "$1" /mnt && mount -t tmpfs none "$2" && shift 2 && exec "$@"'
+        small = f"mount -t tmpfs -o size={disk_mib}m none /mnt/data && " if disk_mib else ""
+        own = f'mount --bind "$1" /mnt && {small}mount -t tmpfs none "$2" && shift 2 && exec "$@"'
         unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         command = [*unshare, "sh", "-c", own, "sh", str(root), str(root.parents[1]), *weak, *command]
     with (root / "log").open("ab") as log:
@@ -142,14 +143,16 @@ def until_ready(runner: RunnerProcess) -> None:
 
 
 @contextmanager
-def runners(folder: Path, authority: Authority, count: int, **settings: object) -> Iterator[list[RunnerProcess]]:
+def runners(
+    folder: Path, authority: Authority, count: int, *, disk_mib: int = 0, **settings: object
+) -> Iterator[list[RunnerProcess]]:
     """So many that are ready."""
     with ExitStack() as stack:
         started = []
         for number in range(count):
             root = folder / f"runner-{number}"
             prepare(root, authority)
-            started.append(start(root, **settings))
+            started.append(start(root, disk_mib=disk_mib, **settings))
             stack.callback(ended, started[-1])
         for one in started:
             until_ready(one)

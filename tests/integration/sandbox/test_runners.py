@@ -463,6 +463,32 @@ def _runs(one: RunnerProcess, where: str) -> bool:
     return False
 
 
+async def _holds_no_workspace(found: Sequence[RunnerProcess], authority: Authority, workspace: Path, why: str) -> None:
+    """It is said why, and the session keeps its runner."""
+    async with pool(found, authority, wait=15.0) as mine:
+        with pytest.raises(SetupFailed, match=why):
+            await mine.run(plan("true", workspace))
+        assert (await mine.run(plan("echo on"))).stdout.text == "on\n"
+        assert [one.process.poll() for one in found] == [None]
+
+
+async def test_a_workspace_that_no_runner_takes_costs_none(
+    runner: RunnerProcess, authority: Authority, tmp_path: Path
+) -> None:
+    deep = tmp_path / "workspace"
+    deep.joinpath(*["d"] * 140).mkdir(parents=True)
+    await _holds_no_workspace([runner], authority, deep, "cannot hold the workspace: .*too long")
+
+
+@in_a_pod
+async def test_a_workspace_that_fits_onto_no_disk_costs_no_runner(authority: Authority, tmp_path: Path) -> None:
+    (workspace := tmp_path / "workspace").mkdir()
+    for number in range(12):
+        (workspace / str(number)).write_bytes(os.urandom(2**20))
+    with runners(tmp_path / "runners", authority, 1, disk_mib=4) as found:
+        await _holds_no_workspace(found, authority, workspace, "disk is full .*scratchSize")
+
+
 async def test_what_a_runner_says_is_bounded(authority: Authority, tmp_path: Path) -> None:
     """A command that became its runner sends more than any command may write, and names that lead elsewhere."""
     workspace = tmp_path / "workspace"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import grpc.aio
 
-from forerun.core import limits
 from forerun.runtime.errors import (
     NEVER_STARTED,
     STARTED_KEY,
@@ -136,7 +138,11 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
     async def _received_and_run(
         self, command: runner_pb2.RunCommand, requests: _Requests, tree: Path
     ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
-        before = await self._receive(requests, tree, wanted=command.has_workspace)
+        try:
+            before = await self._receive(requests, tree, wanted=command.has_workspace)
+        except SetupFailed as error:
+            yield _not_set_up(error)
+            return
         if before is None:
             yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded())
             return
@@ -145,23 +151,30 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
                 yield response
 
     async def _receive(self, requests: _Requests, tree: Path, *, wanted: bool) -> dict[bytes, Mark] | None:
-        """Writes the workspace; what it is, or None where the caller takes the command back."""
+        """Writes the workspace; what it is, or None where the caller takes the command back.
+
+        One that cannot be written is heard to its end: a call that ends while its caller still writes hides why.
+
+        Raises:
+            SetupFailed: It cannot be written here.
+        """
         if wanted:
             await in_thread(lambda: tree.mkdir(mode=0o755))
-        writer = TreeWriter(str(tree), Budget(limits.WORKSPACE_FILES + 1, limits.WORKSPACE_BYTES))
+        # Workers bound what a workspace holds, and the pod what its disk does.
+        writer, refused = TreeWriter(str(tree), Budget(sys.maxsize, sys.maxsize)), ""
         try:
             async for request in requests:
                 match request.WhichOneof("part"):
                     case "workspace" if wanted:
-                        await in_thread(writer.write, request.workspace)
+                        refused = refused or await in_thread(_refused, partial(writer.write, request.workspace))
                     case "begin":
-                        await in_thread(writer.finish)
+                        refused = refused or await in_thread(_refused, writer.finish)
+                        if refused:
+                            raise SetupFailed(f"the runner cannot hold the workspace: {refused}")
                         return await in_thread(marks, str(tree)) if wanted else {}
                     case _:
                         return None
             return None
-        except WrongTree as error:
-            raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, f"the workspace is wrong: {error}") from error
         finally:
             writer.close()
 
@@ -179,7 +192,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             finally:
                 del self._running[task]
         except SetupFailed as error:
-            yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded(setup_failure=str(error)[:SETUP_FAILURE_CHARACTERS]))
+            yield _not_set_up(error)
             return
         except GuardLost:
             await self._break_up()
@@ -248,6 +261,23 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             task.cancel()
         if self._running:
             await asyncio.wait(list(self._running))
+
+
+def _refused(work: Callable[[], None]) -> str:
+    """Why a step of writing a workspace cannot be done; empty where it was."""
+    try:
+        work()
+    except WrongTree as error:
+        return str(error)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return f"its disk is full ({error.strerror}); see runners.scratchSize of the chart"
+    return ""
+
+
+def _not_set_up(error: SetupFailed) -> runner_pb2.RunResponse:
+    return runner_pb2.RunResponse(ended=runner_pb2.RunEnded(setup_failure=str(error)[:SETUP_FAILURE_CHARACTERS]))
 
 
 def _empty(directory: Path) -> None:
