@@ -157,6 +157,7 @@ def test_early_issue_reads_from_the_same_connection_and_is_not_audited(play: Cal
             await session.model_started()
             async with session.streamed_message() as message:
                 await message.add_call(0, name="st.get", arguments="{}")
+                await asyncio.sleep(0.5)  # the model goes on; a part that its message follows at once is not told
                 (result,) = await message.call_tools()
         assert (result.content, result.served) == (b"one", Served.EARLY)
         assert not any(line.audit for line in await s.ledger(session))

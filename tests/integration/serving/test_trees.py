@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from itertools import product
+from itertools import chain, product
 
 import pytest
 import pytest_asyncio
@@ -36,7 +36,7 @@ async def trees(installation: Installation, tmp_path_factory: pytest.TempPathFac
 def misleading(right: list[int]) -> list[list[int]]:
     """The right text, and at every fifth token more pieces of it that go wrong there: the majority is wrong."""
     pieces = [[*right[end - 6 : end], (right[end] + 1) % VOCABULARY] for end in range(6, len(right), 5)]
-    return [right, *pieces * 10]
+    return [right, *[list(chain.from_iterable(pieces))] * 10]
 
 
 @pytest.mark.parametrize("option", OPTIONS)

@@ -16,7 +16,7 @@ from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
 from forerun.runtime.settings import EXIT_MISSING
-from forerun.runtime.topology import POLICIES, TOPOLOGY
+from forerun.runtime.topology import POLICIES
 from forerun.v1 import policy_pb2
 
 ROUTES = ("--route", "nats-0.nats:6222", "--route", "nats-1.nats:6222")
@@ -49,20 +49,9 @@ async def run(*arguments: str | Path) -> int:
     return await asyncio.to_thread(main, ["broker", *map(str, arguments)])
 
 
-async def wait(broker: Broker, passwords: Path, user: str, seconds: str) -> int:
-    file = passwords / user
-    return await run("wait", "--server", broker.url, "--user", user, "--password-file", file, "--seconds", seconds)
-
-
-async def test_services_wait_until_the_broker_was_set_up(
-    broker: Broker, passwords: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await wait(broker, passwords, "orchestrator", "0") != 0
-    assert f"the broker at {broker.url} is not ready after 0 s" in capsys.readouterr().err
-    for _ in range(2):  # it may be repeated
+async def test_a_broker_may_be_set_up_again(broker: Broker, passwords: Path) -> None:
+    for _ in range(2):
         assert await run("setup", "--server", broker.url, "--passwords", passwords) == 0
-    for user in TOPOLOGY.users:
-        assert await wait(broker, passwords, user.name, "20") == 0
 
 
 async def test_a_wrong_password_is_named(broker: Broker, passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
