@@ -127,7 +127,11 @@ async def test_the_expected_call_is_written_as_the_model_would(stage: Stage) -> 
 
 @pytest.mark.parametrize("target", ["predictor", "silent", "nobody"])
 async def test_an_answer_is_the_same_with_and_without_a_predictor(stage: Stage, target: str) -> None:
-    silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(60), "127.0.0.1", 0)
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until the caller has gone
+        writer.close()
+
+    silent = await asyncio.start_server(listen, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     address = {"predictor": stage.predictor, "silent": f"127.0.0.1:{port}", "nobody": "127.0.0.1:1"}[target]
     app, server = assemble(stage.settings(predictor_targets=(address,), expected_seconds=0.2))
@@ -154,3 +158,4 @@ async def test_an_answer_is_the_same_with_and_without_a_predictor(stage: Stage, 
     finally:
         await app.stop(10.0)
         silent.close()
+        await silent.wait_closed()
