@@ -185,6 +185,52 @@ def test_a_plan_that_failed_while_it_was_written_goes_on_with_another_round(stag
     stage(play)
 
 
+@pytest.mark.parametrize("restart", [False, True], ids=["same-owner", "another-owner"])
+def test_a_round_that_failed_and_was_refused_ends_when_it_is_told_again(stage: Any, restart: bool) -> None:
+    """What had begun belongs to the next round, which its client tells once it has heard the end of this one."""
+
+    async def play(s: Stage) -> None:
+        session, stub = s.ids.uuid7(), session_pb2_grpc.SessionServiceStub(s.platform.channel())
+        hello = session_pb2.Hello(session=session, agent="a")
+        options = plan_pb2.PlanOptions(failure=plan_pb2.FAILURE_POLICY_FAIL_FAST)
+
+        async def told() -> list[tuple[int, str]]:
+            stream: Any = stub.RunPlan()
+            ends: list[tuple[int, str]] = []
+            start = session_pb2.RunPlanRequest(start=session_pb2.PlanStart(hello=hello, turn=1, options=options))
+            bad, good = ([task(name, "get", number)] for name, number in (("bad", "seven"), ("good", 1)))
+            for round_parts in (
+                (
+                    start,
+                    session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=bad)),
+                    session_pb2.RunPlanRequest(refuse=plan_pb2.PlanRefuse(reason="the planner broke off")),
+                ),
+                (
+                    session_pb2.RunPlanRequest(again=plan_pb2.PlanAgain()),
+                    session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=good)),
+                    session_pb2.RunPlanRequest(complete=plan_pb2.PlanComplete()),
+                ),
+            ):
+                for part in round_parts:
+                    await stream.write(part)
+                    await asyncio.sleep(0.2)
+                async with asyncio.timeout(20.0):
+                    while not (message := await stream.read()).HasField("ended"):
+                        pass
+                ends.append((message.ended.round, plan_pb2.PlanStatus.Name(message.ended.status)))
+            stream.cancel()
+            return ends
+
+        first = await told()
+        assert first == [(0, "PLAN_STATUS_FAILED"), (1, "PLAN_STATUS_OK")]
+        if restart:
+            await restarted(s)
+        assert await told() == first
+        assert [name for name, _, _ in s.world.log] == ["get"]
+
+    stage(play)
+
+
 def test_a_plan_whose_session_ended_between_two_rounds_has_no_other_round(stage: Any) -> None:
     async def play(s: Stage) -> None:
         stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())

@@ -476,6 +476,36 @@ def test_a_plan_that_is_told_again_and_ends_earlier_waits_for_nothing() -> None:
     assert driver.statuses() == ["rejected"]
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["cancelled", "refused"])
+def test_a_failed_plan_that_is_cut_off_waits_for_no_task_that_had_begun(refused: bool) -> None:
+    """Those of its next round had begun too, or those of another message that had its number."""
+    driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST), begun=[0, 1])
+    driver.add(task("1", q="a"))
+    driver.end("1", ended(TaskStatus.REJECTED))
+    assert not driver.plans, "the second one may still be to come"
+    driver.take(driver.machine.refuse(CUT, 0.0) if refused else driver.machine.cancel(0.0))
+    assert [plan.status for plan in driver.plans] == [PlanStatus.FAILED]
+    assert driver.statuses() == ["rejected"]
+    driver.take(driver.machine.reopen(0.0))
+    assert driver.add(task("2", q="b")) == ["2"]
+    driver.end("2", ended(TaskStatus.REJECTED))
+    assert [plan.round for plan in driver.plans] == [0, 1]
+
+
+def test_a_round_after_one_that_was_cut_off_waits_for_what_had_begun_of_it() -> None:
+    driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST), begun=[0, 1, 2])
+    driver.add(task("1", q="a"))
+    driver.end("1", ended(TaskStatus.REJECTED))
+    driver.take(driver.machine.refuse(CUT, 0.0))
+    driver.take(driver.machine.reopen(0.0))
+    driver.add(task("2", q="b"))
+    driver.end("2", ended(TaskStatus.REJECTED))
+    assert [plan.round for plan in driver.plans] == [0], "the third one had begun"
+    assert driver.add(task("3", q="c")) == ["3"]
+    driver.end("3", TaskEnd(status=TaskStatus.CANCELLED))
+    assert driver.statuses() == ["rejected", "rejected", "cancelled"]
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_what_was_late_when_another_one_failed_is_what_was_recorded(again: bool) -> None:
     driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST))

@@ -46,6 +46,7 @@ class Board:
         gate: Caps, and how many tasks run.
         complete: The round has arrived whole.
         stopped: Why nothing starts any more, and how the plan ends by that; or None.
+        cut: The round was refused or cancelled, perhaps after a failure had stopped it: nothing more of it is to come.
         failed: A failure that the plan reports at its end, or None.
         round_start: Index of the first task of this round.
     """
@@ -65,6 +66,7 @@ class Board:
         self.gate = Gate(options.in_flight)
         self.complete = False
         self.stopped: tuple[PlanStatus, Cause] | None = None
+        self.cut = False
         self.failed: Cause | None = None
         self.round_start = 0
         self._contract_of = contract_of
@@ -328,10 +330,11 @@ class Board:
         """Nothing more of the round is to come that has an end of its own."""
         if self.complete or self.stopped is None:
             return self.complete
-        return self.stopped[0] is not PlanStatus.FAILED or all(index < len(self.nodes) for index in self._begun)
+        return self.cut or all(index < len(self.nodes) for index in self._begun)
 
     def stop(self, status: PlanStatus, cause: Cause, unstarted: TaskStatus) -> None:
         """Nothing starts any more, and what runs is told to stop. The first reason counts."""
+        self.cut = self.cut or status is not PlanStatus.FAILED
         if self.stopped is not None:
             return
         self.stopped = (status, cause)
@@ -368,7 +371,7 @@ class Board:
     def next_round(self) -> None:
         """Continues after the end of a round."""
         self.round_start = len(self.nodes)
-        self.complete = False
+        self.complete = self.cut = False
         self.stopped = self.failed = None
 
 
