@@ -31,16 +31,18 @@ async def tell(
     policy: plan_pb2.FailurePolicy.ValueType,
     *,
     pause: float = 0.0,
+    reads_first: bool = False,
 ) -> tuple[list[End], str]:
     """Tells a plan, each task in its own message, and gives the ends in their order and that of the plan."""
     stub = session_pb2_grpc.SessionServiceStub(s.platform.channel())
     hello = session_pb2.Hello(session=session, agent="a")
-    options = plan_pb2.PlanOptions(failure=policy)
+    options = plan_pb2.PlanOptions(failure=policy, reads_first=reads_first)
     stream: Any = stub.RunPlan()
     await stream.write(session_pb2.RunPlanRequest(start=session_pb2.PlanStart(hello=hello, turn=1, options=options)))
     for one in tasks:
         await stream.write(session_pb2.RunPlanRequest(tasks=plan_pb2.PlanTasks(tasks=[one])))
         await asyncio.sleep(pause)
+    await stream.write(session_pb2.RunPlanRequest(complete=plan_pb2.PlanComplete()))
     await stream.done_writing()
     ends, plan = [], ""
     async for message in stream:
@@ -82,6 +84,29 @@ def test_ends_count_in_the_order_in_which_they_were_recorded(stage: Any, restart
             await restarted(s)
         assert await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST, pause=pause) == first
         assert [name for name, _, _ in s.world.log] == ["hang", "big", "get", "set"], "nothing ran twice"
+
+    stage(play)
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same-owner", "another-owner"])
+def test_writes_that_wait_for_the_end_of_the_message_count_before_a_read_that_failed_after_them(
+    stage: Any, restart: bool
+) -> None:
+    """Told again, the read's end is known before the message is complete, and the write's is not."""
+    tasks = [task("write", "set", 1), task("slow", "hang", 1, timeout_seconds=2.0)]
+
+    async def play(s: Stage) -> None:
+        session = s.ids.uuid7()
+        first = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST, reads_first=True)
+        assert [(id, status) for id, status, _ in first[0]] == [
+            ("write", "TASK_STATUS_OK"),
+            ("slow", "TASK_STATUS_TIMEOUT"),
+        ]
+        if restart:
+            await restarted(s)
+        again = await tell(s, session, tasks, plan_pb2.FAILURE_POLICY_FAIL_FAST, reads_first=True, pause=0.1)
+        assert again == first
+        assert sorted(name for name, _, _ in s.world.log) == ["hang", "set"], "nothing ran twice"
 
     stage(play)
 

@@ -458,6 +458,43 @@ def test_what_a_failure_had_stopped_is_asked_for_its_end_when_the_plan_is_told_a
     assert driver.settled["4"].status is TaskStatus.SKIPPED
 
 
+def test_what_is_held_back_of_a_plan_that_is_told_again_may_still_end() -> None:
+    """Its recorded end comes once the message is complete, so those that were recorded after it wait until then."""
+    driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST, early=Early.READS), begun=[0, 1])
+    assert driver.add(task("1", "write", path="f"), task("2", q="a")) == ["2"]
+    assert driver.machine.expects(0)
+    assert driver.complete() == ["1"] and driver.machine.expects(0)
+    driver.end("1")
+    assert not driver.machine.expects(0)
+    driver.end("2", ended(TaskStatus.REJECTED))
+    assert driver.statuses() == ["ok", "rejected"]
+
+
+def test_what_is_held_back_of_a_message_that_is_cut_off_does_not_end_any_more() -> None:
+    driver = Driver(PlanOptions(early=Early.READS), begun=[0, 1])
+    driver.add(task("1", "write", path="f"), task("2", q="a"))
+    driver.take(driver.machine.refuse(CUT, 0.0))
+    assert not driver.machine.expects(0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        PlanOptions(failure=FailurePolicy.FAIL_FAST, early=Early.READS),
+        PlanOptions(failure=FailurePolicy.FAIL_FAST, in_flight=1),
+    ],
+    ids=["held", "offered"],
+)
+def test_what_a_failure_had_stopped_is_asked_for_its_end_also_where_it_had_to_wait(options: PlanOptions) -> None:
+    """Skipped means that it never ran."""
+    driver = Driver(options, begun=[0, 1])
+    driver.add(task("1", q="a"), task("2", "write", path="f"), task("3", "write", path="g"))
+    assert driver.end("1", ended(TaskStatus.REJECTED)) == ["2"]
+    assert driver.cancels == ["2"] and not driver.plans
+    driver.end("2", TaskEnd(status=TaskStatus.OUTCOME_UNKNOWN))
+    assert driver.statuses() == ["rejected", "outcome_unknown", "skipped"]
+
+
 def test_what_had_shared_an_outcome_has_it_again_also_where_the_plan_has_failed_since() -> None:
     driver = Driver(PlanOptions(failure=FailurePolicy.FAIL_FAST), begun=[0, 1, 2])
     driver.add(task("1", q="a"), task("2", q="b"))

@@ -341,7 +341,9 @@ class Board:
         self.gate.clear()
         self._held.clear()
         for node in self.nodes:
-            if node.stage in NEVER_STARTED:
+            if status is PlanStatus.FAILED and node.index in self._begun and node.stage in {Stage.HELD, Stage.OFFERED}:
+                self._stop_again(node, cause)
+            elif node.stage in NEVER_STARTED:
                 self.settle(node, node.ended(unstarted, self.now, cause=cause))
             elif node.stage is Stage.RUNNING:
                 self.halt(node, TaskStatus.CANCELLED, cause)

@@ -54,10 +54,13 @@ class PlanMachine:
         return self._board.complete or self._board.stopped is not None
 
     def expects(self, index: int) -> bool:
-        """The end of the task at that place may still be taken: it runs, or this round may still bring it."""
+        """The end of the task at that place may still be taken: it runs, or this round may still bring it.
+
+        What is held back starts when the round is complete: if it had begun, the client has said so before.
+        """
         board = self._board
         if index < len(board.nodes):
-            return board.nodes[index].stage in {Stage.RUNNING, Stage.STOPPING}
+            return board.nodes[index].stage in {Stage.HELD, Stage.RUNNING, Stage.STOPPING}
         return not self.arrived
 
     @property
