@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forerun.core import limits
 from forerun.core.session import Append, CallFinished, CallIntent, CallsAsked
@@ -40,6 +40,7 @@ class _Owed:
         token: Who waits, if anybody still does.
         patience: Ends the wait.
         perhaps_stored: An append of it is under way or was not acknowledged.
+        behind: Who waits for it and everything before it, by token, with what ends the wait.
     """
 
     effect: Append
@@ -48,6 +49,7 @@ class _Owed:
     token: int | None
     patience: asyncio.TimerHandle | None = None
     perhaps_stored: bool = False
+    behind: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
 
     @property
     def void(self) -> bool:
@@ -133,6 +135,16 @@ class Journal:
         else:
             self._more.set()
 
+    def tell_stored(self, token: int) -> None:
+        """Acknowledges when everything that was taken so far is stored: soon, where nothing is owed."""
+        loop = asyncio.get_running_loop()
+        if self.closed or not self._queue:
+            loop.call_soon(self._acknowledged, token, not self.closed)
+            return
+        last = self._queue[-1]
+        last.behind[token] = loop.call_later(_TOKEN_SECONDS, self._give_up_behind, last, token)
+        self._more.set()
+
     async def run(self) -> None:
         """Writes until cancelled, replaced, or finished."""
         while not self.closed:
@@ -197,7 +209,7 @@ class Journal:
                 # It can never be stored (too large, stream full): the next one may be.
                 self._done(owed, stored=False)
                 return
-            waited_for = owed.token is not None
+            waited_for = owed.token is not None or bool(owed.behind)
             self._done(owed, stored=True)
             if waited_for:
                 await asyncio.sleep(0)  # what waited goes on before the next event is written
@@ -225,6 +237,10 @@ class Journal:
         if token is not None:
             self._acknowledged(token, False)
 
+    def _give_up_behind(self, owed: _Owed, token: int) -> None:
+        del owed.behind[token]
+        self._acknowledged(token, False)
+
     async def _large_to_store(self, message: event_pb2.SessionEvent) -> None:
         """An observation above the in-line limit goes to the object store and travels by digest."""
         if message.WhichOneof("event") != "call_finished":
@@ -238,12 +254,19 @@ class Journal:
         self._queue.popleft()
         self._space.set()
         self._tell(owed, stored=stored)
+        self._tell_behind(owed, stored=stored)
 
     def _tell(self, owed: _Owed, *, stored: bool) -> None:
         if owed.patience is not None:
             owed.patience.cancel()
         token, owed.token = owed.token, None
         if token is not None:
+            self._acknowledged(token, stored)
+
+    def _tell_behind(self, owed: _Owed, *, stored: bool) -> None:
+        behind, owed.behind = owed.behind, {}
+        for token, patience in behind.items():
+            patience.cancel()
             self._acknowledged(token, stored)
 
     def _replaced(self) -> None:
@@ -258,3 +281,4 @@ class Journal:
         self._lost()
         for owed in waiting:
             self._tell(owed, stored=False)
+            self._tell_behind(owed, stored=False)

@@ -14,6 +14,7 @@ from forerun.core.outcomes import CallStatus, Mode
 from forerun.core.session import (
     Answer,
     Append,
+    AwaitStored,
     BeginShared,
     BumpShared,
     CallAnswer,
@@ -140,6 +141,8 @@ class Runner:
         match effect:
             case Append():
                 self.journal.write(effect)
+            case AwaitStored(token):
+                self.journal.tell_stored(token)
             case Execute():
                 self._execute(effect)
             case Promote():

@@ -242,3 +242,50 @@ def test_what_is_said_of_a_call_lets_its_answer_go_first_and_delays_nothing_else
         assert len(await owner.kinds()) == 5
 
     run(test)
+
+
+def test_who_waits_for_what_is_stored_is_told_when_all_of_it_is() -> None:
+    async def test(owner: Owner) -> None:
+        owner.journal.tell_stored(1)
+        assert owner.told == []  # not while effects are performed
+        await asyncio.sleep(0.0)
+        assert owner.told == [(1, True)]
+        owner.journal.after_answers = lambda _: None  # nothing else wakes it
+        owner.journal.write(Append(1, finished()))
+        owner.journal.write(Append(2, finished()))
+        owner.journal.tell_stored(2)
+        assert await owner.kinds() == []
+        await asyncio.sleep(1.0)
+        assert owner.told == [(1, True), (2, True)]
+        assert await owner.kinds() == ["call_finished", "call_finished"]
+
+    run(test)
+
+
+def test_who_waits_for_what_is_stored_does_not_wait_for_ever() -> None:
+    async def test(owner: Owner) -> None:
+        owner.bus.cut()
+        owner.journal.write(Append(1, finished()))
+        owner.journal.tell_stored(1)
+        await asyncio.sleep(30.0)
+        assert owner.told == [(1, False)]
+        owner.bus.heal()
+        await asyncio.sleep(10.0)
+        assert owner.told == [(1, False)]
+        assert await owner.kinds() == ["call_finished"]
+
+    run(test)
+
+
+def test_who_waits_for_what_is_stored_hears_of_another_owner_when_this_one_has_stopped() -> None:
+    async def test(owner: Owner) -> None:
+        await owner.bus.append(SUBJECT, event_pb2.SessionEvent(id="other").SerializeToString(), timeout_seconds=1.0)
+        lost: list[list[tuple[int, bool]]] = []
+        owner.journal._lost = lambda: lost.append(list(owner.told))
+        owner.journal.write(Append(1, finished()))
+        owner.journal.tell_stored(7)
+        await asyncio.sleep(1.0)
+        assert lost == [[]]
+        assert owner.told == [(7, False)]
+
+    run(test)

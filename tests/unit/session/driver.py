@@ -22,6 +22,7 @@ from forerun.core.session import (
     Answer,
     Append,
     AskedCall,
+    AwaitStored,
     BeginShared,
     BumpShared,
     CallAnswer,
@@ -241,6 +242,11 @@ class Driver:
                 if token is not None and self._held is not None:
                     self._held.append(token)
                 elif token is not None:
+                    self._resume(token, self.journal_up)
+            case AwaitStored(token):
+                if self._held is not None:
+                    self._held.append(token)
+                else:
                     self._resume(token, self.journal_up)
             case Execute():
                 self._execute(effect)

@@ -9,6 +9,7 @@ from forerun.core.session.context import Replica
 from forerun.core.session.effects import (
     Answer,
     Append,
+    AwaitStored,
     BeginShared,
     BumpShared,
     CancelExecution,
@@ -52,6 +53,7 @@ __all__ = [
     "Append",
     "AskedCall",
     "AssistantMessage",
+    "AwaitStored",
     "BeginShared",
     "BumpShared",
     "CallAnswer",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from forerun.core import limits
 from forerun.core.contracts import is_barrier
@@ -18,6 +19,7 @@ from forerun.core.session.failures import (
     CANCELLED,
     CONFLICT,
     INTERRUPTED,
+    NOT_STORED,
     TIMED_OUT,
     refused,
     scoped,
@@ -26,6 +28,7 @@ from forerun.core.session.keys import CallKeys
 from forerun.core.session.lookup import Lookup
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall
 from forerun.core.session.speculation import Speculations
+from forerun.core.session.unstored import Unstored
 
 
 class Calls:
@@ -38,6 +41,7 @@ class Calls:
         self._keys = CallKeys(context)
         self._direct = Direct(context, speculations, self._close)
         self._lookup = Lookup(context, speculations, self._direct, self._close)
+        self._unstored = Unstored(context)
         self._ending = False
         self.last_turn = 0
 
@@ -62,7 +66,7 @@ class Calls:
         self._keys.write_down(turn, [asked])
         answer = replace(lead.answer, call=key, served=Served.SHARED, provider_call_id=asked.provider_call_id)
         self._keys.answered[key] = Closed(asked.tool, asked.arguments, answer, lead.repeatable)
-        self._c.append(CallFinished(answer))
+        self._written(asked, answer)
 
     # ------------------------------------------------------------ intake
 
@@ -73,6 +77,7 @@ class Calls:
             self.last_turn = turn
             self._speculations.next_turn(turn)
             self._keys.forget(turn)
+            self._unstored.clear()
         if not new:
             return
         for one in new:
@@ -194,7 +199,19 @@ class Calls:
             return
         if not call.own_deadline:
             call.deadline = self._c.now + call.prepared.contract.timeout_seconds
-        self._lookup.look(call)
+        if self._unstored.before(call.prepared, partial(self._look, call)):
+            call.stage = Stage.LOOKING
+        else:
+            self._lookup.look(call)
+
+    def _look(self, call: Call, stored: object) -> None:
+        """What the call could change is stored, and would be answered the same by another owner."""
+        if call.stage is not Stage.LOOKING:
+            return
+        if stored is True:
+            self._lookup.look(call)
+        else:
+            self._end(call, CallStatus.UNAVAILABLE, None, NOT_STORED, Served.UNSPECIFIED)
 
     # ------------------------------------------------------------ the end of a call
 
@@ -221,13 +238,18 @@ class Calls:
         self._keys.answered[call.id] = Closed(call.asked.tool, call.asked.arguments, answer, _repeatable(call))
         self._c.emit(Answer(answer))
         if journal:
-            self._c.append(CallFinished(answer))
+            self._written(call.asked, answer)
         self._c.record(call_entry(call, answer))
         if self._ending:
             return
         self._release(call, answer, handed_out)
         if isinstance(call.asked.prepared, PreparedCall):
             self._lookup.land(call, answer.status)
+
+    def _written(self, asked: AskedCall, answer: CallAnswer) -> None:
+        self._c.append(CallFinished(answer))
+        if isinstance(asked.prepared, PreparedCall):
+            self._unstored.add(asked.prepared)
 
     def _release(self, call: Call, answer: CallAnswer, handed_out: bool) -> None:
         """Goes on with the message: calls that share the outcome, and calls that waited for it."""

@@ -24,6 +24,13 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitStored:
+    """Answer True when every event so far is stored, False when that takes too long or can never be."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Execute:
     """Run an action. Its end comes through `SessionMachine.execution_finished`.
 
@@ -186,6 +193,7 @@ class Record:
 
 Effect = (
     Append
+    | AwaitStored
     | Execute
     | Promote
     | CancelExecution

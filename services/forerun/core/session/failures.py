@@ -40,6 +40,11 @@ NO_JOURNAL = Failure(
     "the intent of a call that may not be repeated could not be stored, so it was not started; ask again",
     retry_after_seconds=1.0,
 )
+NOT_STORED = Failure(
+    "BROKER_UNAVAILABLE",
+    "the answers that the call could change could not be stored before it, so it was not started; ask again",
+    retry_after_seconds=1.0,
+)
 NO_GENERATIONS = Failure(
     "BROKER_UNAVAILABLE",
     "the write could not be announced to other sessions, so it was not started; ask again",
