@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,56 @@ def test_a_write_whose_tool_has_really_ended_leaves_nothing_behind() -> None:
     assert d.answers[(1, 0)].status is CallStatus.OUTCOME_UNKNOWN, "the agent does not wait for the real end"
     assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2, "not before it has"
     assert [served(d, turn, "get", 1) for turn in (4, 5)] == [Served.DIRECT, Served.MEMO]
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+@pytest.mark.parametrize(("first", "then"), [("set", "get"), ("set", "mystery"), ("put", "get"), ("mystery", "get")])
+def test_what_must_not_run_beside_a_write_of_its_message_waits_until_that_has_really_stopped(
+    first: str, then: str, how: str
+) -> None:
+    d = Driver(stop_seconds=3.0, seconds={first: 1000.0})
+    limit = prepared(first).contract.timeout_seconds
+    stopped_at = limit if how == "timeout" else 1.0
+    d.ask(1, asked(0, first, id=1, v=1), asked(1, then, id=1))
+    if how == "cancel":
+        d.run(until=stopped_at)
+        d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=stopped_at + 2.9)
+    assert (1, 0) in d.answers, "the agent does not wait for the real end"
+    assert [tool for tool, _, _ in d.executed] == [first]
+    d.run(until=stopped_at + 3.0)
+    assert [tool for tool, _, _ in d.executed] == [first, then]
+    d.run()
+    assert d.answers[(1, 1)].status is CallStatus.OK
+
+
+def test_what_touches_nothing_of_a_write_that_is_being_stopped_does_not_wait_for_it() -> None:
+    d = Driver(stop_seconds=4.0, seconds={"set": 1000.0})
+    d.ask(1, asked(0, "set", id=1, v=1), asked(1, "put", id=2, v=1), asked(2, "get", id=2), asked(3, "get", id=1))
+    d.run(until=0.5)
+    d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=2.0)
+    assert [(tool, json.loads(arguments)["id"]) for tool, arguments, _ in d.executed] == [
+        ("put", 2),
+        ("set", 1),
+        ("get", 2),
+    ]
+    d.run()
+    assert d.answer_order == [(1, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_a_call_that_waits_for_a_write_to_stop_can_be_taken_back_and_keeps_its_deadline() -> None:
+    d = Driver(stop_seconds=4.0, seconds={"set": 1000.0})
+    d.ask(1, asked(0, "set", id=1, v=1), asked(1, "get", id=1), asked(2, "mystery"), timeout_seconds=3.0)
+    d.run(until=1.0)
+    d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=2.0)
+    d.do(d.machine.cancel((1, 1), d.now))
+    assert d.answers[(1, 1)].status is CallStatus.CANCELLED
+    d.run(until=3.0)
+    assert d.answers[(1, 2)].status is CallStatus.TIMEOUT
+    d.run()
+    assert [tool for tool, _, _ in d.executed] == ["set"], "and is not begun after that"
 
 
 def test_a_read_that_is_taken_back_is_not_waited_for() -> None:

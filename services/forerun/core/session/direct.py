@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from forerun.core import limits
+from forerun.core.contracts import is_barrier
 from forerun.core.freshness import UNSETTLED
 from forerun.core.outcomes import CallStatus, Served
 from forerun.core.providers import BreakerState
@@ -14,7 +15,7 @@ from forerun.core.session.call import Call, Stage
 from forerun.core.session.context import Context
 from forerun.core.session.effects import BeginShared, BumpShared, CancelExecution, Execute, ReadShared
 from forerun.core.session.events import CallFinished, CallIntent
-from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait, provider_failed
+from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait, provider_failed, scoped
 from forerun.core.session.memo import Remembered
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall, fork_of
 from forerun.core.session.racing import Racing
@@ -35,11 +36,32 @@ class Direct:
         self._close = close
         self._executions: dict[str, Call] = {}
         self._abandoned: dict[str, _Abandoned] = {}
+        self._behind: list[Call] = []
         self._racing = Racing(context)
 
     def start(self, call: Call) -> None:
-        """Executes a call; nothing that is known may answer it."""
+        """Executes a call; nothing that is known may answer it.
+
+        A write of its message that is being stopped is waited for, in bounded time: until then it may take effect.
+        """
         call.stage = Stage.PREPARING
+        if any(_in_order(one.call, call) for one in self._abandoned.values()):
+            if not call.own_deadline:
+                call.deadline += limits.CANCEL_SETTLE_SECONDS  # waiting for another one is not its fault
+            self._behind.append(call)
+        else:
+            self._prepare(call)
+
+    def _go_on(self) -> None:
+        """One more write has stopped."""
+        behind, self._behind = self._behind, []
+        for call in behind:
+            if call.stage is Stage.PREPARING:
+                if not call.own_deadline:
+                    call.deadline = self._c.now + call.prepared.contract.timeout_seconds
+                self.start(call)
+
+    def _prepare(self, call: Call) -> None:
         if call.prepared.repeatable:
             self._announce(call, True)
         else:
@@ -116,6 +138,7 @@ class Direct:
         abandoned = self._abandoned.pop(execution, None)
         if abandoned is not None:
             self._stopped(abandoned.call, result, unsettled=abandoned.may_continue or result.may_continue)
+            self._go_on()
             return True
         if self._racing.finished(execution, result):
             return True
@@ -331,6 +354,21 @@ class _Abandoned:
 
     call: Call
     may_continue: bool
+
+
+def _in_order(earlier: Call, later: Call) -> bool:
+    """Whether two calls are of one message and must not run beside each other, where the first one writes."""
+    if earlier.batch is not later.batch:
+        return False
+    one, two = earlier.prepared, later.prepared
+    return (
+        is_barrier(one.contract)
+        or is_barrier(two.contract)
+        or conflicts(
+            scoped(two.private.depends, two.shared.depends),
+            scoped(one.private.writes, one.shared.writes),
+        )
+    )
 
 
 def _end_of(call: Call, *, unsettled: bool) -> BumpShared:
