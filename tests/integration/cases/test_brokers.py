@@ -131,8 +131,13 @@ async def test_a_consumer_goes_on_when_the_leader_of_three_brokers_is_killed(tmp
             async with asyncio.timeout(30.0):
                 await asyncio.gather(*(append(number) for number in range(10, 110)))
                 await eventually(lambda: set(handled) == set(range(110)), seconds=30.0)
-            stored = await connected.read(JOURNAL, limit=1_000)
-            assert sorted(int(message.data) for message in stored) == list(range(110)), "each is stored once"
+            stored: list[int] = []
+
+            async def read() -> None:
+                stored[:] = [int(message.data) for message in await connected.read(JOURNAL, limit=1_000)]
+
+            await until_done(read)
+            assert sorted(stored) == list(range(110)), "each is stored once"
             await eventually(lambda: consumption.healthy, seconds=10.0)
         finally:
             await connected.close(2.0)
