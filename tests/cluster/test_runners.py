@@ -124,7 +124,7 @@ async def test_each_session_has_a_pod_of_its_own_which_is_replaced(installation:
             begun = time.monotonic()
             hosts = [(await sh(ann, "cat mine host; ls /tmp")).split()]
             again = time.monotonic() - begun
-            hosts.append((await sh(bob, "cat mine 2>/dev/null; ls /tmp /work/runner; hostname")).split())
+            hosts.append((await sh(bob, "cat mine 2>/dev/null; ls /tmp /scratch/runner; hostname")).split())
             assert hosts[0][0] == "secret", "the workspace is the session's"
             assert "left" not in hosts[0], "what is outside of it is gone with its command"
             assert "secret" not in hosts[1]
@@ -166,7 +166,7 @@ async def test_a_command_has_no_credentials_and_reaches_nothing(installation: In
     ]  # fmt: skip
     async with AsyncClient(connect_timeout_seconds=60.0) as client, client.session("ann", mode=Mode.EXACT) as session:
         found = await sh(
-            session, "grep -rlsaE 'BEGIN (EC |RSA )?PRIVATE KEY' /run /etc /work /tmp /home /var 2>/dev/null; true"
+            session, "grep -rlsaE 'BEGIN (EC |RSA )?PRIVATE KEY' /run /etc /scratch /tmp /home /var 2>/dev/null; true"
         )
         assert found == ""
         assert "No such file" in await sh(session, "ls /var/run/secrets/kubernetes.io /secrets 2>&1; true")

@@ -53,7 +53,7 @@ def test_a_runner_takes_the_settings_that_it_is_given(monkeypatch: pytest.Monkey
     settings = RunnerSettings()
     assert (str(settings.key_directory), settings.max_free_seconds) == ("/run/forerun/key", 3600.0)
     mounted = {mount["mountPath"] for mount in runner["volumeMounts"]} | {"/dev/shm"}
-    assert set(names(settings.emptied)) | {str(settings.key_directory), "/work"} == mounted
+    assert set(names(settings.emptied)) | {str(settings.key_directory), "/scratch"} == mounted
     assert settings.token_file is settings.internal_token_file is settings.nats_password_file is None
 
 
