@@ -25,6 +25,7 @@ Line = str | float | ModelError | None
 END = "9. join()<END_OF_PLAN>"
 FINISH = ["Thought: enough\n", "Action: Finish(done)"]
 REPLAN = ["Thought: not enough\n", "Action: Replan(look again)"]
+DIED = ModelError("MODEL_BROKEN_OFF", "the connection was reset", transient=True)
 
 
 @dataclass

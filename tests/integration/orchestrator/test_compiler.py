@@ -14,7 +14,6 @@ from forerun.client.compiler import (
     Compiler,
     Decided,
     Event,
-    ModelError,
     ModelPiece,
     ModelRequest,
     PlanBroken,
@@ -26,6 +25,7 @@ from forerun.client.compiler import (
 )
 from tests.integration.orchestrator.conftest import Stage
 from tests.integration.orchestrator.scripted_model import (
+    DIED,
     END,
     FINISH,
     REPLAN,
@@ -36,9 +36,6 @@ from tests.integration.orchestrator.scripted_model import (
     first_number,
     run,
 )
-
-DIED = ModelError("MODEL_BROKEN_OFF", "the connection was reset", transient=True)
-
 
 # ---------------------------------------------------------------- the loop
 

@@ -23,6 +23,7 @@ from forerun.client.compiler import (
 )
 from tests.integration.orchestrator.conftest import Stage, value_of
 from tests.integration.orchestrator.scripted_model import (
+    DIED,
     END,
     FINISH,
     REPLAN,
@@ -33,8 +34,6 @@ from tests.integration.orchestrator.scripted_model import (
     run,
 )
 from tests.integration.orchestrator.test_plans_direct import AWAY, client_with_a_way_around
-
-DIED = ModelError("MODEL_BROKEN_OFF", "the connection was reset", transient=True)
 
 
 def limited(seconds: float) -> ModelError:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from forerun.sandbox.isolation.launch import Bind
 from forerun.sandbox.isolation.levels import Ladder, LevelName
 from forerun.sandbox.isolation.limits import CommandLimits
 from forerun.sandbox.isolation.machine import machine_ladder
+from tests.integration.sandbox.runner_processes import Authority, RunnerProcess, runners
 
 LOUD = "NO ISOLATION ON THIS MACHINE: bubblewrap cannot make namespaces here, so what a sandbox must hold is not tested"
 
@@ -89,6 +91,17 @@ async def own_kernel(ladder: Ladder, tmp_path: Path) -> Bench:
     """The level gvisor."""
     need(ladder, LevelName.GVISOR)
     return make_bench(ladder, LevelName.GVISOR, tmp_path)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.new(tmp_path / "authority")
+
+
+@pytest.fixture
+def runner(tmp_path: Path, authority: Authority) -> Iterator[RunnerProcess]:
+    with runners(tmp_path / "runners", authority, 1) as (made,):
+        yield made
 
 
 def make_bench(ladder: Ladder, level: LevelName, root: Path) -> Bench:
