@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import signal
 import traceback
@@ -37,6 +38,7 @@ def over_cores(work: Callable[[_Item], _Result], items: Sequence[_Item], *, jobs
     gc.collect()
     gc.freeze()  # what is loaded by now never dies
     gc.disable()  # every run collects once, at its end
+    work = partial(_frozen, work)
     if jobs == 1 or len(items) == 1:
         yield from map(work, items)
         return
@@ -84,6 +86,13 @@ def total(reports: Iterable[Report]) -> tuple[Counter[str], Counter[str], Counte
     return faults, outcomes, counts
 
 
+def _frozen(work: Callable[[_Item], _Result], item: _Item) -> _Result:
+    """Does the work; what is left of it (caches of libraries) is not looked through again at the end of each later run."""
+    result = work(item)
+    gc.freeze()
+    return result
+
+
 def _one(seed: int, kinds: Sequence[str] | None) -> Report:
     with _limited() as passed:
         try:
@@ -94,8 +103,20 @@ def _one(seed: int, kinds: Sequence[str] | None) -> Report:
             frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
             where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
             report = Report(seed, violations=[f"the run failed: {type(error).__name__}: {error} ({where})"])
+    if not passed:
+        return report
+    _bury()
     # What else was found is then no more than a consequence: it ended in the middle.
-    return Report(seed, violations=[f"the run failed: {passed[0]}"]) if passed else report
+    return Report(seed, violations=[f"the run failed: {passed[0]}"])
+
+
+def _bury() -> None:
+    """Collects what a run left that was ended in the middle: its handlers complain of it, and not in a later run."""
+    logging.disable()
+    try:
+        gc.collect()
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 class _TooLongError(SystemExit):
