@@ -360,6 +360,15 @@ def test_an_agent_drafts_from_its_own_history_and_the_tenants() -> None:
     assert len(kept.of("acme", "third", MODEL)) == 1
 
 
+def test_an_output_of_no_agent_is_kept_and_searched_once() -> None:
+    kept = histories()
+    kept.append("acme", "", MODEL, (), [1, 2, 3])
+    (only,) = kept.of("acme", "", MODEL)
+    assert len(only) == len(history([1, 2, 3]))
+    kept.append("acme", "agent", MODEL, (), [7, 8, 9])
+    assert kept.of("acme", "", MODEL) == [only]
+
+
 def test_a_tenant_is_erased_whole() -> None:
     kept = histories()
     for tenant in ("acme", "umbrella"):

@@ -31,7 +31,8 @@ class Histories:
     """The histories in memory, least recently used first.
 
     An agent's own outputs are better evidence than those of the tenant's other agents, so they have a history of their
-    own; the tenant's holds the outputs of all of them, which costs them a second time.
+    own; the tenant's holds the outputs of all of them, which costs them a second time. Outputs of no agent are in the
+    tenant's alone.
 
     Args:
         tokens_each: Bound of one history.
@@ -55,11 +56,11 @@ class Histories:
 
     def of(self, tenant: str, agent: str, model: str) -> list[History]:
         """Where drafts for a text of this agent may come from: its own history, then the tenant's."""
-        keys = [HistoryKey(tenant, model, agent)]
+        keys = {HistoryKey(tenant, model, agent): None}
         if any(
             (key.tenant, key.model) == (tenant, model) and key.agent not in {agent, _ALL_AGENTS} for key in self._kept
         ):
-            keys.append(HistoryKey(tenant, model, _ALL_AGENTS))
+            keys[HistoryKey(tenant, model, _ALL_AGENTS)] = None
         found = []
         for key in keys:
             if key in self._kept:
@@ -75,7 +76,7 @@ class Histories:
         Returns:
             Those that were forgotten for it, whose persisted copies are to be deleted as well.
         """
-        for whose in (agent, _ALL_AGENTS):
+        for whose in dict.fromkeys((agent, _ALL_AGENTS)):
             self._open(HistoryKey(tenant, model, whose)).append(context, output)
         return self._forget()
 
