@@ -109,8 +109,8 @@ def _after(evidence: Evidence, execution: Execution, one: Asked) -> bool:
 
 
 def _meanwhile(execution: Execution, one: Asked) -> bool:
-    """It ran for the same message; where owners forget, a key can come again for another one."""
-    return one.asked_at <= execution.started_at <= one.answered_at
+    """It ran for the same message; where owners forget, a key can come again, for another one or after this one's end."""
+    return one.asked_at <= execution.started_at < one.answered_at  # no tool answers in no time
 
 
 def _over(execution: Execution, now: float) -> bool:
