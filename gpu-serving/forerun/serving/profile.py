@@ -145,7 +145,8 @@ class Coupled(_Strict):
         drafters: Sources of drafts; they compete for each pass. `recall` drafts from the text itself, from earlier
             outputs and from expected ones, and costs no model; `model` needs a draft model.
         history_tokens: Of earlier outputs that are kept for each tenant and agent; 0: none are.
-        histories: Most that are kept.
+        histories: Most that are kept. Where there are more, the tenant that holds most gives up its oldest.
+        tenant_histories: Most that one tenant holds, also where there is room.
         history_folder: Where they survive a restart; without it they do not.
         max_depth: Most tokens drafted for a pass.
         branches: More than 1: drafts that cost no model are trees, in which so many tokens at most follow the same one.
@@ -157,6 +158,7 @@ class Coupled(_Strict):
     drafters: tuple[DrafterName, ...] = ("recall",)
     history_tokens: int = Field(default=1_000_000, ge=0, le=100_000_000)
     histories: int = Field(default=64, ge=2, le=100_000)
+    tenant_histories: int = Field(default=32, ge=2, le=100_000)
     history_folder: Path | None = None
     max_depth: int = Field(default=DEPTH, ge=0, le=DEPTH)
     branches: int = Field(default=1, ge=1, le=DEPTH)

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from forerun.serving.backend.remembering import Memory
+from forerun.serving.backend.remembering import Erased, Memory
 
 CONTEXT = [1, 2, 3, 4]
 
 
-def memory(folder: Path | None, model: str = "m", tokens: int = 10_000) -> Memory:
-    return Memory(model, tokens_each=tokens, most=8, folder=folder)
+def memory(
+    folder: Path | None,
+    model: str = "m",
+    tokens: int = 10_000,
+    most: int = 8,
+    erasures: Mapping[str, str] | None = MappingProxyType({}),
+) -> Memory:
+    return Memory(model, tokens_each=tokens, most=most, most_of_tenant=6, folder=folder, erasures=erasures)
+
+
+def say(kept: Memory, tenant: str, agent: str, context: list[int], output: list[int]) -> None:
+    kept.append(tenant, agent, context, output, kept.era(tenant))
 
 
 def files(folder: Path) -> list[Path]:
@@ -24,23 +36,23 @@ def files(folder: Path) -> list[Path]:
 
 async def test_outputs_are_their_tenants_alone() -> None:
     kept = memory(None)
-    kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    say(kept, "acme", "a", CONTEXT, [5, 6, 7])
     assert len(kept.of("acme", "a")[0]) > 0
     assert kept.of("rival", "a") == []
     assert kept.of("", "a") == []
-    kept.append("", "a", CONTEXT, [5, 6, 7])
+    say(kept, "", "a", CONTEXT, [5, 6, 7])
     assert kept.of("", "a") == []
 
 
 async def test_nothing_is_kept_where_the_profile_says_so() -> None:
     kept = memory(None, tokens=0)
-    kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    say(kept, "acme", "a", CONTEXT, [5, 6, 7])
     assert kept.of("acme", "a") == []
 
 
 async def test_what_was_saved_is_there_after_a_restart_and_for_the_same_model_only(tmp_path: Path) -> None:
     first = memory(tmp_path)
-    first.append("acme", "a/../b", CONTEXT, [5, 6, 7])
+    say(first, "acme", "a/../b", CONTEXT, [5, 6, 7])
     first.save()
     again = memory(tmp_path).of("acme", "a/../b")[0]
     assert again.to_bytes() == first.of("acme", "a/../b")[0].to_bytes()
@@ -51,7 +63,7 @@ async def test_what_was_saved_is_there_after_a_restart_and_for_the_same_model_on
 async def test_many_outputs_are_saved_and_sorted_without_being_asked(tmp_path: Path) -> None:
     kept = memory(tmp_path, tokens=100_000)
     for number in range(40):
-        kept.append("acme", "a", CONTEXT, [number * 7 + step for step in range(200)])
+        say(kept, "acme", "a", CONTEXT, [number * 7 + step for step in range(200)])
         await kept.tend()
     history = kept.of("acme", "a")[0]
     assert not history.merge_is_due
@@ -61,7 +73,7 @@ async def test_many_outputs_are_saved_and_sorted_without_being_asked(tmp_path: P
 async def test_an_erased_tenant_is_gone_on_disk_too_and_comes_back_empty(tmp_path: Path) -> None:
     kept = memory(tmp_path)
     for tenant in ("acme", "rival"):
-        kept.append(tenant, "a", CONTEXT, [5, 6, 7])
+        say(kept, tenant, "a", CONTEXT, [5, 6, 7])
     kept.save()
     kept.erase("acme")
     assert kept.of("acme", "a") == []
@@ -73,7 +85,7 @@ async def test_an_erased_tenant_is_gone_on_disk_too_and_comes_back_empty(tmp_pat
 
 async def test_a_damaged_file_is_left_out(tmp_path: Path) -> None:
     kept = memory(tmp_path)
-    kept.append("acme", "a", CONTEXT, [5, 6, 7])
+    say(kept, "acme", "a", CONTEXT, [5, 6, 7])
     kept.save()
     for file in files(tmp_path):
         file.write_bytes(file.read_bytes()[:-3])
@@ -85,7 +97,7 @@ async def test_what_is_being_written_when_its_tenant_is_erased_does_not_come_bac
 ) -> None:
     kept = memory(tmp_path)
     for _ in range(16):
-        kept.append("acme", "a", CONTEXT, [5, 6, 7])
+        say(kept, "acme", "a", CONTEXT, [5, 6, 7])
     writing, go_on, really = threading.Event(), threading.Event(), Path.write_bytes
 
     def slowly(self: Path, data: bytes) -> int:
@@ -108,7 +120,7 @@ async def test_what_waits_to_be_written_when_its_tenant_is_erased_is_not_written
 ) -> None:
     kept = memory(tmp_path)
     for _ in range(16):
-        kept.append("acme", "a", CONTEXT, [5, 6, 7])
+        say(kept, "acme", "a", CONTEXT, [5, 6, 7])
     go_on = threading.Event()
     with ThreadPoolExecutor(1) as only:
         asyncio.get_running_loop().set_default_executor(only)
@@ -116,7 +128,7 @@ async def test_what_waits_to_be_written_when_its_tenant_is_erased_is_not_written
         tending = asyncio.create_task(kept.tend())
         await asyncio.sleep(0.01)
         kept.erase("acme")
-        kept.append("acme", "a", [1], [9])
+        say(kept, "acme", "a", [1], [9])
         go_on.set()
         await tending
         assert busy.result()
@@ -126,10 +138,77 @@ async def test_what_waits_to_be_written_when_its_tenant_is_erased_is_not_written
 async def test_a_history_that_there_is_no_room_for_leaves_no_file(tmp_path: Path) -> None:
     kept = memory(tmp_path)
     for number in range(40):
-        kept.append("acme", f"agent {number}", CONTEXT, [5, 6, 7])
+        say(kept, "acme", f"agent {number}", CONTEXT, [5, 6, 7])
         kept.save()
-        assert len(files(tmp_path)) <= 8
+        assert len(files(tmp_path)) <= 6
     assert kept.of("acme", "agent 0") != kept.of("acme", "agent 39")
-    restored = Memory("m", tokens_each=10_000, most=4, folder=tmp_path)
+    restored = memory(tmp_path, most=4)
     assert len(files(tmp_path)) == 4, "a smaller bound holds for what was saved, too"
     assert len(restored.of("acme", "agent 39")) == 2
+
+
+async def test_after_a_restart_a_tenant_with_many_agents_still_crowds_out_itself_alone(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    say(kept, "few", "only", CONTEXT, [5, 6, 7])
+    for number in range(5):
+        say(kept, "many", f"agent {number}", CONTEXT, [5, 6, 7])
+        kept.save()
+    restored = memory(tmp_path, most=4)
+    assert len(restored.of("few", "only")[0]) > 0, "the oldest file of all"
+    assert len(files(tmp_path)) == 4
+
+
+async def test_a_text_that_began_before_an_erasure_leaves_nothing(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    era = kept.era("acme")
+    kept.erase("acme", "first")
+    kept.append("acme", "a", CONTEXT, [5, 6, 7], era)
+    assert kept.of("acme", "a") == []
+    era = kept.era("acme")
+    kept.erase("acme", "first")
+    kept.append("acme", "a", CONTEXT, [5, 6, 7], era)
+    assert len(kept.of("acme", "a")) == 1, "heard of twice, it is one erasure"
+
+
+async def test_what_was_erased_is_counted_and_what_followed_stays(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    for tenant in ("acme", "rival"):
+        say(kept, tenant, "a", CONTEXT, [5, 6, 7])
+    kept.save()
+    assert kept.erase("acme", "first") == Erased(histories=2, tokens=16, files=2)
+    say(kept, "acme", "a", CONTEXT, [8, 9])
+    kept.save()
+    assert kept.erase("acme", "first") == Erased(0, 0, 0)
+    assert len(files(tmp_path)) == 4
+
+
+async def test_a_process_that_was_away_while_a_tenant_was_erased_reads_nothing_of_it(tmp_path: Path) -> None:
+    away = memory(tmp_path)
+    for tenant in ("acme", "rival"):
+        say(away, tenant, "a", CONTEXT, [5, 6, 7])
+    away.save()
+    back = memory(tmp_path, erasures={"acme": "first", "nobody": "second"})
+    assert back.of("acme", "a") == []
+    assert len(back.of("rival", "a")) == 1
+    assert len(files(tmp_path)) == 2, "of the rival"
+    say(back, "acme", "a", CONTEXT, [8, 9])
+    back.save()
+    again = memory(tmp_path, erasures={"acme": "first", "nobody": "second"})
+    assert len(again.of("acme", "a")) == 1, "what was said since stays"
+
+
+async def test_files_of_another_model_go_with_their_tenant_too(tmp_path: Path) -> None:
+    other = memory(tmp_path, model="other")
+    say(other, "acme", "a", CONTEXT, [5, 6, 7])
+    other.save()
+    assert memory(tmp_path).erase("acme", "first") == Erased(histories=0, tokens=0, files=2)
+    assert files(tmp_path) == []
+
+
+async def test_nothing_that_was_saved_is_read_while_nobody_knows_what_was_erased(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    say(kept, "acme", "a", CONTEXT, [5, 6, 7])
+    kept.save()
+    blind = memory(tmp_path, erasures=None)
+    assert blind.of("acme", "a") == []
+    assert blind.erase("acme", "first").files == 2

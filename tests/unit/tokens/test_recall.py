@@ -13,7 +13,6 @@ from forerun.core.errors import CoreError
 from forerun.core.tokens.context import SEPARATOR, ContextIndex, Occurrence
 from forerun.core.tokens.drafts import NOTHING, ROOT, Draft, chain
 from forerun.core.tokens.evidence import Evidence, EvidenceWeights
-from forerun.core.tokens.histories import Histories, HistoryKey
 from forerun.core.tokens.history import History, SortedRun, merge
 from forerun.core.tokens.noise import fraction, mixed
 from forerun.core.tokens.recall import RecallDrafter
@@ -331,75 +330,6 @@ def test_a_token_of_history_costs_at_most_a_hundred_bytes() -> None:
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert used / len(made) <= 100.0
-
-
-# ---------------------------------------------------------------- whose history it is
-
-
-def histories() -> Histories:
-    return Histories(tokens_each=10_000, most=8)
-
-
-def test_nothing_of_one_tenant_is_proposed_to_another_one() -> None:
-    kept = histories()
-    kept.append("acme", "agent", MODEL, (), [1, 2, 3, 4])
-    assert kept.of("umbrella", "agent", MODEL) == []
-    assert kept.of("acme", "agent", "other model") == []
-    made = drafter(*kept.of("acme", "agent", MODEL))
-    made.extend([1, 2])
-    assert list(made.propose(2).tokens) == [3, 4]
-
-
-def test_an_agent_drafts_from_its_own_history_and_the_tenants() -> None:
-    kept = histories()
-    kept.append("acme", "first", MODEL, (), [1, 2, 3])
-    assert len(kept.of("acme", "first", MODEL)) == 1, "the tenant's would be the same again"
-    kept.append("acme", "second", MODEL, (), [7, 8, 9])
-    own, shared = kept.of("acme", "second", MODEL)
-    assert len(own) < len(shared)
-    assert len(kept.of("acme", "third", MODEL)) == 1
-
-
-def test_an_output_of_no_agent_is_kept_and_searched_once() -> None:
-    kept = histories()
-    kept.append("acme", "", MODEL, (), [1, 2, 3])
-    (only,) = kept.of("acme", "", MODEL)
-    assert len(only) == len(history([1, 2, 3]))
-    kept.append("acme", "agent", MODEL, (), [7, 8, 9])
-    assert kept.of("acme", "", MODEL) == [only]
-
-
-def test_a_tenant_is_erased_whole() -> None:
-    kept = histories()
-    for tenant in ("acme", "umbrella"):
-        for agent in ("first", "second"):
-            kept.append(tenant, agent, MODEL, (), [1, 2, 3])
-    gone = kept.erase("acme")
-    assert {key.agent for key in gone} == {"first", "second", ""}
-    assert kept.of("acme", "first", MODEL) == []
-    assert {key.tenant for key, _ in kept} == {"umbrella"}
-    assert kept.erase("acme") == []
-
-
-def test_the_least_recently_used_history_is_forgotten() -> None:
-    kept = Histories(tokens_each=1_000, most=4)
-    for number in range(10):
-        kept.append("acme", f"agent {number}", MODEL, (), [1, 2, 3])
-        assert len(kept) <= 4
-        kept.of("acme", "agent 0", MODEL)
-    assert "agent 0" in {key.agent for key, _ in kept}
-
-
-def test_a_restored_history_does_not_replace_a_newer_one() -> None:
-    kept = histories()
-    key = HistoryKey("acme", MODEL, "agent")
-    kept.append("acme", "agent", MODEL, (), [1, 2, 3])
-    kept.restore(key, history([9, 9, 9]))
-    assert len(kept.of("acme", "agent", MODEL)[0]) == 4
-    kept.restore(HistoryKey("acme", MODEL, "other"), history([9, 9, 9]))
-    assert len(kept.of("acme", "other", MODEL)) == 2
-    kept.restore(HistoryKey("acme", "another model", "agent"), history([9, 9, 9]))
-    assert kept.of("acme", "agent", "another model") == []
 
 
 # ---------------------------------------------------------------- competition of sources

@@ -62,7 +62,9 @@ class TritonPythonModel:
             self._model,
             tokens_each=self._settings["history_tokens"],
             most=self._settings["histories"],
+            most_of_tenant=self._settings["tenant_histories"],
             folder=None if folder is None else Path(folder),
+            erasures={},
         )
         self._depth = Depth(DepthController(StepTable({}), self._settings["max_depth"]))
         self._table = TableFile(self._settings["table"], self._depth.controller)
@@ -133,6 +135,7 @@ class TritonPythonModel:
         self._check(prompt, options)
         await self._admission.enter(sender.is_cancelled)
         spoken: list[int] = []
+        era = self._memory.era(options.tenant)
         try:
             loop = self._loop(prompt, options)
             async with aclosing(loop.run(prompt)) as passes, aclosing(ahead(passes)) as steps:
@@ -146,7 +149,7 @@ class TritonPythonModel:
         finally:
             self._admission.leave()
             if options.history:
-                self._memory.append(options.tenant, options.agent, prompt, spoken)
+                self._memory.append(options.tenant, options.agent, prompt, spoken, era)
         return "failed"
 
     def _check(self, prompt: list[int], options: Options) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +25,25 @@ _SAVE_EVERY: Final = 16
 _NOBODY: Final = "-"
 """Agent of texts whose agent is not known; an empty name means all of a tenant's agents together."""
 
+_LENGTH: Final = 4
+"""Bytes that say how long the head of a file is."""
+
 _KEY_BYTES: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What an erasure took away.
+
+    Attributes:
+        histories: In memory.
+        tokens: In them.
+        files: On disk, of any model.
+    """
+
+    histories: int
+    tokens: int
+    files: int
 
 
 class Memory:
@@ -33,14 +53,28 @@ class Memory:
         model: Digest of its vocabulary.
         tokens_each: Bound of one history; 0 keeps none.
         most: Histories that are kept.
+        most_of_tenant: Of one tenant.
         folder: Where they survive the process; None: nowhere.
+        erasures: The last erasure of each tenant that had one: what was saved before it is gone and not read. None:
+            they are not known now, so nothing of what was saved is read.
     """
 
-    def __init__(self, model: str, *, tokens_each: int, most: int, folder: Path | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        tokens_each: int,
+        most: int,
+        most_of_tenant: int,
+        folder: Path | None,
+        erasures: Mapping[str, str] | None,
+    ) -> None:
         self._model = model
         self._keeps = tokens_each > 0
         self._folder = folder
-        self._histories = Histories(tokens_each=max(64, tokens_each), most=most)
+        self._most = most
+        self._histories = Histories(tokens_each=max(64, tokens_each), most=most, most_of_tenant=most_of_tenant)
+        self._eras: Counter[str] = Counter()
         self._unsaved: dict[HistoryKey, int] = {}
         self._touched: dict[HistoryKey, None] = {}
         self._busy: set[HistoryKey] = set()
@@ -48,15 +82,30 @@ class Memory:
         self._disk = threading.Lock()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._restore(folder, most)
+        for tenant, erasure in (erasures or {}).items():
+            self.erase(tenant, erasure)
+        if folder is not None and erasures is not None:
+            self._restore(folder)
 
     def of(self, tenant: str, agent: str) -> list[History]:
         """Where drafts for a text of this agent may come from."""
         return self._histories.of(tenant, agent or _NOBODY, self._model) if tenant else []
 
-    def append(self, tenant: str, agent: str, context: Sequence[int], output: Sequence[int]) -> None:
-        """An output. It drafts from now on; sorting and saving, where they are due, are left to `tend`."""
-        if not (self._keeps and tenant and output):
+    def era(self, tenant: str) -> int:
+        """Counts the erasures of a tenant: a text that began in an earlier one is not kept."""
+        return self._eras[tenant]
+
+    def append(self, tenant: str, agent: str, context: Sequence[int], output: Sequence[int], era: int) -> None:
+        """An output. It drafts from now on; sorting and saving, where they are due, are left to `tend`.
+
+        Args:
+            tenant: Whose it is.
+            agent: Of the tenant.
+            context: What stood before it.
+            output: Of the model.
+            era: Of the tenant when the text began.
+        """
+        if not (self._keeps and tenant and output) or era != self.era(tenant):
             return
         agent = agent or _NOBODY
         for key in self._histories.append(tenant, agent, self._model, context, output):
@@ -73,14 +122,35 @@ class Memory:
             if history is not None and key not in self._busy:
                 await self._tend(key, history)
 
-    def erase(self, tenant: str) -> None:
-        """Forgets a tenant, on disk too."""
-        for key in self._histories.erase(tenant):
+    def erase(self, tenant: str, erasure: str = "") -> Erased:
+        """Forgets what was said for a tenant, on disk too. Texts that are decoded leave nothing here.
+
+        Args:
+            tenant: Whose it is.
+            erasure: Names the erasure; what began after it stays when it is heard of again. Empty: everything goes.
+        """
+        if not erasure or erasure != self._histories.erasure(tenant):
+            self._eras[tenant] += 1
+        gone = self._histories.erase(tenant, erasure)
+        for key in gone:
             self._unsaved.pop(key, None)
             self._touched.pop(key, None)
-        if self._folder is not None:
-            with self._disk:
-                shutil.rmtree(self._folder / _digest(tenant), ignore_errors=True)
+        return Erased(len(gone), sum(gone.values()), self._remove(tenant, erasure))
+
+    def _remove(self, tenant: str, erasure: str) -> int:
+        """Removes the files of a tenant from before an erasure; how many."""
+        if self._folder is None:
+            return 0
+        removed, place = 0, self._folder / _digest(tenant)
+        with self._disk:
+            for file in sorted(place.glob("*")):
+                if erasure and _head(file).get("erasure") == erasure:
+                    continue
+                file.unlink(missing_ok=True)
+                removed += 1
+            with contextlib.suppress(OSError):
+                place.rmdir()  # only where it is empty
+        return removed
 
     def save(self) -> None:
         """Saves everything that is not saved yet."""
@@ -102,6 +172,8 @@ class Memory:
             if history.merge_is_due:
                 run, fresh, limit = history.to_merge()
                 merged: SortedRun = await asyncio.to_thread(merge, run, fresh, limit)
+                if self._histories.get(key) is not history:
+                    return  # erased or forgotten meanwhile
                 history.install(merged, len(fresh))
             if self._folder is not None and self._unsaved.get(key, 0) >= _SAVE_EVERY:
                 await asyncio.to_thread(self._write, key, history, history.to_bytes())
@@ -111,36 +183,59 @@ class Memory:
     def _write(self, key: HistoryKey, history: History, content: bytes) -> None:
         if self._folder is None:
             return
-        head = json.dumps({"tenant": key.tenant, "model": key.model, "agent": key.agent}).encode()
+        whose = {"tenant": key.tenant, "model": key.model, "agent": key.agent, "erasure": history.erasure}
+        head = json.dumps(whose).encode()
         with self._disk:
             if self._histories.get(key) is not history:
                 return  # erased or forgotten meanwhile
             file = self._file(self._folder, key)
             file.parent.mkdir(exist_ok=True, mode=0o700)
             fresh = file.with_suffix(".new")
-            fresh.write_bytes(len(head).to_bytes(4, "little") + head + content)
+            fresh.write_bytes(len(head).to_bytes(_LENGTH, "little") + head + content)
             os.replace(fresh, file)
             self._unsaved[key] = 0
 
     def _file(self, folder: Path, key: HistoryKey) -> Path:
         return folder / _digest(key.tenant) / _digest(f"{key.model}\n{key.agent}")
 
-    def _restore(self, folder: Path, most: int) -> None:
+    def _restore(self, folder: Path) -> None:
         """Takes up what was saved, the newest last, so that it goes last where there is too much."""
         files = sorted(folder.glob("*/*"), key=lambda one: one.stat().st_mtime_ns)
-        whole = [one for one in files if not one.suffix]
-        for file in whole[:-most]:
-            file.unlink(missing_ok=True)
-        for file in whole[-most:]:
+        others: list[Path] = []
+        for file in files:
+            if file.suffix:
+                continue  # a write that was cut off; the next one replaces it
+            head = _head(file)
+            if head.get("model") != self._model:
+                others.append(file)
+                continue
             try:
-                content = file.read_bytes()
-                size = int.from_bytes(content[:4], "little")
-                head = json.loads(content[4 : 4 + min(size, _KEY_BYTES)])
                 key = HistoryKey(head["tenant"], head["model"], head["agent"])
-                if key.model == self._model:
-                    self._histories.restore(key, History.from_bytes(content[4 + size :], self._model))
-            except (OSError, ValueError, KeyError, TypeError, CoreError) as error:
+                content = file.read_bytes()
+                history = History.from_bytes(
+                    content[_LENGTH + _length(content) :], self._model, head.get("erasure", "")
+                )
+            except (OSError, KeyError, CoreError) as error:
                 sys.stderr.write(f"history {file.name} is left out: {error}\n")
+                continue
+            for gone in self._histories.restore(key, history):
+                self._forget(gone)
+        for file in others[: -self._most]:
+            file.unlink(missing_ok=True)
+
+
+def _length(content: bytes) -> int:
+    return min(int.from_bytes(content[:_LENGTH], "little"), _KEY_BYTES)
+
+
+def _head(file: Path) -> dict[str, str]:
+    """Whose history a file holds; empty where it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            head = json.loads(opened.read(_length(opened.read(_LENGTH))))
+    except (OSError, ValueError):
+        return {}
+    return {name: str(value) for name, value in head.items()} if isinstance(head, dict) else {}
 
 
 def _digest(text: str) -> str:

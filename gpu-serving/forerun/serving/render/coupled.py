@@ -52,6 +52,7 @@ def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict
         "drafters": list(speculation.drafters),
         "history_tokens": speculation.history_tokens,
         "histories": speculation.histories,
+        "tenant_histories": speculation.tenant_histories,
         "history_folder": None
         if speculation.history_folder is None
         else str((base / speculation.history_folder).resolve()),

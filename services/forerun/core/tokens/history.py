@@ -139,11 +139,13 @@ class History:
     Args:
         model: Digest of the model's vocabulary. Tokens of another one mean something else.
         limit: Tokens that are kept.
+        erasure: The last erasure of its tenant before it began; empty: none was known.
     """
 
-    def __init__(self, model: str, limit: int) -> None:
+    def __init__(self, model: str, limit: int, erasure: str = "") -> None:
         self.model = model
         self.limit = max(2 * _LEAD, limit)
+        self.erasure = erasure
         self._sorted: SortedRun | None = None
         self._fresh = ContextIndex(_UNBOUNDED)
 
@@ -157,6 +159,10 @@ class History:
         if len(self._fresh) > self.limit:
             # Nobody merges: what is not sorted must not grow for ever.
             self.install(merge(*self.to_merge()), len(self._fresh))
+
+    def clear(self) -> None:
+        """Forgets everything: whoever still drafts from it finds nothing."""
+        self._sorted, self._fresh = None, ContextIndex(_UNBOUNDED)
 
     def find(self, tail: Sequence[int], kind: int, found: list[Occurrence]) -> None:
         """Adds to `found` where the end of `tail` stands in it."""
@@ -191,7 +197,7 @@ class History:
         return _HEADER.pack(_MAGIC, _VERSION, len(header)) + header + tokens.tobytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes, model: str) -> History:
+    def from_bytes(cls, data: bytes, model: str, erasure: str = "") -> History:
         """The history that was made into `data`; sorting it takes seconds for a million tokens.
 
         Raises:
@@ -216,7 +222,7 @@ class History:
             raise CoreError("invalid_history", "history with tokens that no vocabulary has")
         if stored != model:
             raise CoreError("other_model", f"history of model {stored}, asked for was {model}")
-        history = cls(model, limit)
+        history = cls(model, limit, erasure)
         if count:
             history._sorted = merge(None, tokens, history.limit)
         return history
