@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -118,6 +119,24 @@ class Writing:
 
     async def close(self) -> None:
         pass
+
+
+class Gate:
+    """Holds the first call of a blocking function up."""
+
+    def __init__(self, real: Callable[..., object]) -> None:
+        self._real = real
+        self._loop = asyncio.get_running_loop()
+        self._used = False
+        self.inside = asyncio.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, *arguments: object) -> object:
+        if not self._used:
+            self._used = True
+            self._loop.call_soon_threadsafe(self.inside.set)
+            assert self.go_on.wait(20)
+        return self._real(*arguments)
 
 
 def ahead(execution: str) -> Request:

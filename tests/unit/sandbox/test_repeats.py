@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from forerun.sandbox.connectors.port import Ended
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.strategy import Strategy
 from forerun.sandbox.workspaces.workspace import Workspace, WorkspaceLimits
-from tests.unit.sandbox.fakes import OWNER, Call, Writing, ahead, staged, staging_engine
+from tests.unit.sandbox.fakes import OWNER, Call, Gate, Writing, ahead, staged, staging_engine
 
 
 def workspaces(root: Path) -> Workspaces:
@@ -26,24 +24,6 @@ def workspaces(root: Path) -> Workspaces:
 def log(root: Path) -> str:
     (base,) = (root / "acme" / "s1").glob("base-*")
     return (base / "log").read_text()
-
-
-class Gate:
-    """Holds the first call of a blocking function up."""
-
-    def __init__(self, real: Callable[..., object]) -> None:
-        self._real = real
-        self._loop = asyncio.get_running_loop()
-        self._used = False
-        self.inside = asyncio.Event()
-        self.go_on = threading.Event()
-
-    def __call__(self, *arguments: object) -> object:
-        if not self._used:
-            self._used = True
-            self._loop.call_soon_threadsafe(self.inside.set)
-            assert self.go_on.wait(20)
-        return self._real(*arguments)
 
 
 @pytest.mark.parametrize(("stage", "answer"), [("fork", b"second"), ("tool", b"second"), ("merge", b"first")])

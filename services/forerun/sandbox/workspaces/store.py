@@ -20,6 +20,7 @@ from pathlib import Path
 
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, NotFound
+from forerun.sandbox.completion import to_the_end
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.workspaces.disk import file_name, in_thread, remove
 from forerun.sandbox.workspaces.strategy import Strategy
@@ -42,10 +43,13 @@ class Workspaces:
         self._limits = limits
         self._used_at: dict[Owner, float] = {}
         self._open: dict[Owner, asyncio.Future[Workspace]] = {}
+        # Removals that go on. Whatever is asked for in the same place waits for the one that was begun before it, so
+        # that nobody's files go with those of his predecessor.
+        self._going: dict[Path, asyncio.Future[None]] = {}
         self.strategy = strategy
 
     async def of(self, owner: Owner, seed: Path | None, *, expected: bool = False) -> Workspace:
-        """The workspace of a session, seeded when it is first asked for.
+        """The workspace of a session, seeded when it is first asked for. While it is being removed: a new one after it.
 
         Args:
             owner: The session.
@@ -57,9 +61,12 @@ class Workspaces:
             ResourceExhausted: The seed is larger than a workspace may be.
             FailedPrecondition: The seed is not a readable directory.
         """
-        self._used_at[owner] = self._clock.now()
         if owner not in self._open:
-            self._open[owner] = asyncio.ensure_future(self._opened(owner, seed, expected=expected))
+            directory = self._directory(owner)
+            self._open[owner] = asyncio.ensure_future(
+                self._opened(directory, seed, expected=expected, after=self._going.get(directory))
+            )
+        self._used_at[owner] = self._clock.now()
         opening = self._open[owner]
         try:
             return await asyncio.shield(opening)
@@ -73,37 +80,53 @@ class Workspaces:
         return self._open.get(owner)
 
     async def close(self, owner: Owner) -> None:
-        """Removes a session's workspace with all forks. Idempotent. Its commands must have ended."""
+        """Removes a session's workspace with all forks, once its commands have ended. Idempotent."""
         self._used_at.pop(owner, None)
-        opening = self._open.pop(owner, None)
-        if opening is not None:
-            await asyncio.wait([opening])
-            if not opening.cancelled() and opening.exception() is None:
-                await opening.result().close()
-        await in_thread(remove, self._directory(owner))
+        await self._remove(self._directory(owner), self._open.pop(owner, None))
 
     async def sweep(self, idle_seconds: float) -> None:
         """Removes workspaces that nobody used for so long, also those that an earlier process has left."""
         oldest = self._clock.now() - idle_seconds
-        for owner, used_at in list(self._used_at.items()):
-            if used_at < oldest and not await self._busy(owner):
+        for owner in list(self._used_at):
+            if self._busy(owner):
+                self._used_at[owner] = self._clock.now()
+            # Looked up anew: the session may have come back while another one's was being removed.
+            elif self._used_at.get(owner, oldest) < oldest:
                 await self.close(owner)
-        opened = {self._directory(owner) for owner in self._open}
-        for directory in await in_thread(lambda: sorted(self._root.glob("*/*"))):
-            state = directory / "state.json"
-            if directory not in opened and (not state.exists() or state.stat().st_mtime < oldest):
-                await in_thread(remove, directory)
+        opened = self._directories()
+        for directory in await in_thread(_left_before, self._root, oldest):
+            if directory not in opened:
+                await self._remove(directory, None)
+                opened = self._directories()
+
+    def _directories(self) -> set[Path]:
+        return {self._directory(owner) for owner in self._open}
 
     def _directory(self, owner: Owner) -> Path:
         # Two parts, so that no tenant can name a session in a way that leads to another one's.
         return self._root / file_name(owner.tenant) / file_name(owner.session)
 
-    async def _busy(self, owner: Owner) -> bool:
+    def _busy(self, owner: Owner) -> bool:
         opening = self._open.get(owner)
-        return opening is not None and (not opening.done() or opening.result().busy)
+        if opening is None or not opening.done():
+            return opening is not None
+        return not opening.cancelled() and opening.exception() is None and opening.result().busy
 
-    async def _opened(self, owner: Owner, seed: Path | None, *, expected: bool) -> Workspace:
-        directory = self._directory(owner)
+    async def _remove(self, directory: Path, opening: asyncio.Future[Workspace] | None) -> None:
+        """Removes what is in a place, after whatever is being removed from it already."""
+        before = self._going.get(directory)
+        going = self._going[directory] = asyncio.ensure_future(_gone(directory, opening, before))
+        try:
+            await to_the_end(going)
+        finally:
+            if self._going.get(directory) is going:
+                del self._going[directory]
+
+    async def _opened(
+        self, directory: Path, seed: Path | None, *, expected: bool, after: asyncio.Future[None] | None
+    ) -> Workspace:
+        if after is not None:
+            await asyncio.wait([after])
         if expected and not await in_thread((directory / "state.json").exists):
             raise NotFound(
                 ErrorReason.WORKSPACE_LOST,
@@ -112,3 +135,26 @@ class Workspaces:
         workspace = Workspace(directory, self.strategy, self._limits)
         await workspace.open(seed)
         return workspace
+
+
+async def _gone(
+    directory: Path, opening: asyncio.Future[Workspace] | None, before: asyncio.Future[None] | None
+) -> None:
+    for earlier in (before, opening):
+        if earlier is not None:
+            await asyncio.wait([earlier])
+    if opening is not None and not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()
+    await in_thread(remove, directory)
+
+
+def _left_before(root: Path, oldest: float) -> list[Path]:
+    """Workspaces without a merge since then. One that was never finished is as good as old."""
+    return [one for one in sorted(root.glob("*/*")) if _merged_at(one) < oldest]
+
+
+def _merged_at(directory: Path) -> float:
+    try:
+        return (directory / "state.json").stat().st_mtime
+    except FileNotFoundError:
+        return float("-inf")

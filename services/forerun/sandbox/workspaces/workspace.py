@@ -93,9 +93,13 @@ class Workspace:
             await in_thread(self._open, seed)
 
     async def close(self) -> None:
-        """Removes it with all forks. Who has waited for another one's work in it meanwhile finds nothing to work on."""
+        """Removes it with all forks, once nothing works in it.
+
+        Who has waited for another one's work in it meanwhile finds nothing to work on.
+        """
         async with self._lock:
             self._closed = True
+            await self._unused()
             self._forks.clear()
             await in_thread(remove, self._directory)
 
@@ -274,13 +278,16 @@ class Workspace:
         fits = await in_thread(self._layers.fits, fork / "upper", self._budget())
         if fits and not self._layers.full:
             return
-        # Nothing starts while this holds the lock, and what runs has a timeout.
-        while self.busy:
-            self._idle.clear()
-            await self._idle.wait()
+        await self._unused()
         await in_thread(self._layers.fold)
         if not fits:
             await in_thread(self._layers.check, fork / "upper", self._budget())
+
+    async def _unused(self) -> None:
+        """Waits, under the lock, until no command works in it: none starts meanwhile, and what runs has a timeout."""
+        while self.busy:
+            self._idle.clear()
+            await self._idle.wait()
 
     async def _ended(self) -> None:
         """A command that had the workspace mounted has ended."""
@@ -295,7 +302,7 @@ class Workspace:
             await self._fold()
 
     async def _fold(self) -> None:
-        if self._layers.pending and not self.busy:
+        if self._layers.pending and not self.busy and not self._closed:
             await in_thread(self._layers.try_to_fold)
 
     async def _settled(self) -> None:
