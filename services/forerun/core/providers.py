@@ -43,6 +43,10 @@ class Breaker:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self._open_until else BreakerState.HALF_OPEN
 
+    def pause_left(self, now: float) -> float:
+        """Seconds until it tries again; 0 where it does already."""
+        return max(0.0, self._open_until - now) if self._pause else 0.0
+
     def admits(self, now: float) -> bool:
         """An attempt may go: it is not open. The first end of a half-open one decides how it goes on."""
         return self.state(now) is not BreakerState.OPEN

@@ -1,8 +1,8 @@
 """One model request over the replicas of its model: where it goes, when it is tried again, when it is raced. Pure.
 
 All retries of a model request are decided here, in one layer: the client of a provider never repeats anything. A
-retry goes to the next replica that is well, at once; to the same one only after the wait that it asked for. Once a
-replica has sent a token the request is its own: what fails then has failed.
+retry goes to the next replica that is well, at once; to the same one only after the wait that it asked for, and not
+where it was too slow. Once a replica has sent a token the request is its own: what fails then has failed.
 
 A second attempt (see `race`) is extra traffic, so the breakers of speculative traffic decide whether it may go, and its
 failure touches only these.
@@ -36,6 +36,8 @@ class Fault(StrEnum):
     """No connection: nothing has begun."""
     BROKEN = "broken"
     """It failed on the way, and may have begun."""
+    SLOW = "slow"
+    """A deadline passed while it had the request. Asking it again would only give it more to do: another one may."""
     STOPPED = "stopped"
     """It was stopped from here, by a cancellation or the request's own deadline: nobody is to blame."""
 
@@ -55,7 +57,7 @@ class Failed:
     @property
     def began(self) -> bool:
         """The provider may have begun with it."""
-        return self.fault in (Fault.BROKEN, Fault.STOPPED)
+        return self.fault in (Fault.BROKEN, Fault.SLOW, Fault.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ class ReplicaRace:
     _raced: bool = False
     _due_at: float = math.inf
     _probes: dict[int, Health] = field(default_factory=dict)
+    _slow: set[int] = field(default_factory=set)
 
     def begin(self, now: float) -> list[Step]:
         """Sends the first attempt; a speculative request gives up where no replica admits it."""
@@ -178,6 +181,11 @@ class ReplicaRace:
     def next_time(self) -> float:
         """When `tick` is due; infinite where nothing is."""
         return min(self._second_at, self._retry_at)
+
+    def retry_after(self, now: float) -> float | None:
+        """Seconds until the first breaker tries its replica again; None where one of them does already."""
+        left = min(one.authoritative.pause_left(now) for one in self.replicas)
+        return left if left > 0.0 else None
 
     def tick(self, now: float) -> list[Step]:
         """Time has passed."""
@@ -288,11 +296,14 @@ class ReplicaRace:
             return None
         if self.attempts >= limits.CALL_ATTEMPTS or (failed.began and not self.terms.repeatable):
             return None
+        if failed.fault is Fault.SLOW:
+            self._slow.add(last.replica)
         others = ((last.replica + offset) % len(self.replicas) for offset in range(1, len(self.replicas)))
-        replica = next((one for one in others if self._fit(one, now)), last.replica)
+        replica = next((one for one in others if one not in self._slow and self._fit(one, now)), last.replica)
         wait = 0.0
         if replica == last.replica:
-            if self.replicas[replica].authoritative.state(now) is not BreakerState.CLOSED:
+            well = self.replicas[replica].authoritative.state(now) is BreakerState.CLOSED
+            if replica in self._slow or not well:
                 return None
             backoff = limits.RETRY_BACKOFF_INITIAL_SECONDS * 2.0 ** (self.attempts - 1)
             wait = max(min(backoff, limits.RETRY_BACKOFF_MAX_SECONDS), failed.retry_after_seconds or 0.0)

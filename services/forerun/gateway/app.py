@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 import uvicorn
@@ -14,15 +13,13 @@ from starlette.types import ASGIApp
 from forerun.gateway.expected import ExpectedCalls
 from forerun.gateway.service import Gateway
 from forerun.gateway.settings import GatewaySettings
+from forerun.gateway.upstream import Upstream
 from forerun.runtime.app import App, Callbacks, Part
-from forerun.runtime.auth import Caller
 from forerun.runtime.chassis import chassis_parts, make_chassis
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, FailedPrecondition
 from forerun.runtime.ids import Ids
-from forerun.runtime.kserve import KServeClient
-from forerun.runtime.models.kserve import ServedModel
-from forerun.runtime.models.port import Deadlines, ModelPort
+from forerun.runtime.models.port import Deadlines
 
 
 class HttpServer:
@@ -95,20 +92,17 @@ def assemble(
 ) -> tuple[App, HttpServer]:
     """The process and its door."""
     chassis = make_chassis(settings, clock=clock, ids=ids)
-    clients = {one.name: KServeClient(one.address) for one in settings.models}
-
-    def bind(name: str, caller: Caller, agent: str, options: Mapping[str, Any]) -> ModelPort:
-        return ServedModel(name, clients[name], tenant=caller.tenant, agent=agent, options=options)
-
+    deadlines = Deadlines(
+        first_token=settings.first_token_seconds,
+        between_tokens=settings.between_tokens_seconds,
+        total=settings.total_seconds,
+    )
+    # What is under way is bounded at the door, so nothing waits for a place behind it.
+    upstream = Upstream(settings.models, deadlines=deadlines, concurrency=settings.max_requests)
     gateway = Gateway(
-        list(clients),
-        bind,
+        upstream,
         chassis.authenticator,
-        deadlines=Deadlines(
-            first_token=settings.first_token_seconds,
-            between_tokens=settings.between_tokens_seconds,
-            total=settings.total_seconds,
-        ),
+        total_seconds=settings.total_seconds,
         max_body_bytes=settings.max_body_bytes,
         max_requests=settings.max_requests,
         expected=ExpectedCalls(chassis.network, settings.predictor_targets, settings.expected_seconds),
@@ -117,8 +111,7 @@ def assemble(
     )
 
     async def close(_: float) -> None:
-        for client in clients.values():
-            await client.close()
+        await upstream.close()
 
     server = HttpServer(gateway.application(), settings.http_address)
     parts = [

@@ -99,11 +99,12 @@ class ChatBody(_Body):
     speculate: bool = True
     """Ours, by the client's `extra_body`: false decodes without drafts."""
 
-    def request(self, expected: tuple[str, ...] = ()) -> ModelRequest:
+    def request(self, expected: tuple[str, ...] = (), who: Mapping[str, str] | None = None) -> ModelRequest:
         """What the model port is asked.
 
         Args:
             expected: Texts that the answer may equal.
+            who: Whose earlier outputs may draft: `tenant` and `agent`.
 
         Raises:
             InvalidArgument: A call is demanded, and there is no tool.
@@ -124,9 +125,10 @@ class ChatBody(_Body):
             must_call=must_call,
             only_tool=self.tool_choice.function.name if isinstance(self.tool_choice, _NamedTool) else "",
             expected=expected,
+            served={**self._options(), **(who or {})},
         )
 
-    def options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         """What goes to a served model beside that."""
         found: dict[str, Any] = {
             "presence_penalty": self.presence_penalty,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+import math
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from forerun.core import limits
 from forerun.gateway.chat import ChatBody, Completion, read_body
 from forerun.gateway.expected import ExpectedCalls
+from forerun.gateway.upstream import Upstream
 from forerun.runtime.auth import Authenticator, Caller
 from forerun.runtime.clock import Clock
 from forerun.runtime.errors import (
@@ -30,11 +32,7 @@ from forerun.runtime.errors import (
     ResourceExhausted,
 )
 from forerun.runtime.ids import Ids
-from forerun.runtime.models.errors import ModelError
-from forerun.runtime.models.port import Deadlines, Finished, ModelEvent, ModelPort
-
-Bind = Callable[[str, Caller, str, Mapping[str, Any]], ModelPort]
-"""The model of a name for a caller and an agent, with further options."""
+from forerun.runtime.models.port import Finished, ModelEvent
 
 _STATUS: Final[Mapping[grpc.StatusCode, int]] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -56,10 +54,9 @@ class Gateway:
     """The endpoint.
 
     Args:
-        names: Models that it offers.
-        bind: See `Bind`.
+        upstream: The models that it offers.
         authenticator: Decides on callers. A tenant's outputs draft for this tenant only.
-        deadlines: Of every answer.
+        total_seconds: Of an answer, for clients that stay and do not read.
         max_body_bytes: Of a request.
         max_requests: At once.
         expected: Knows what the predictor expects in a session.
@@ -69,21 +66,19 @@ class Gateway:
 
     def __init__(
         self,
-        names: Sequence[str],
-        bind: Bind,
+        upstream: Upstream,
         authenticator: Authenticator,
         *,
-        deadlines: Deadlines,
+        total_seconds: float,
         max_body_bytes: int,
         max_requests: int,
         expected: ExpectedCalls,
         clock: Clock,
         ids: Ids,
     ) -> None:
-        self._names = tuple(names)
-        self._bind = bind
+        self._upstream = upstream
         self._authenticator = authenticator
-        self._deadlines = deadlines
+        self._total_seconds = total_seconds
         self._max_body_bytes = max_body_bytes
         self._max_requests = max_requests
         self._expected = expected
@@ -100,20 +95,19 @@ class Gateway:
 
     async def _models(self, request: Request) -> Response:
         self._caller(request)
-        data = [{"id": one, "object": "model", "created": 0, "owned_by": "forerun"} for one in self._names]
+        data = [{"id": one, "object": "model", "created": 0, "owned_by": "forerun"} for one in self._upstream.names]
         return JSONResponse({"object": "list", "data": data})
 
     async def _complete(self, request: Request) -> Response:
         caller = self._caller(request)
         body = read_body(await self._content(request))
-        if body.model not in self._names:
-            offered = ", ".join(self._names) or "none"
+        if body.model not in self._upstream.names:
+            offered = ", ".join(self._upstream.names) or "none"
             raise NotFound(ErrorReason.MODEL_NOT_FOUND, f"there is no model {body.model!r} here; offered: {offered}")
-        agent = request.headers.get(_AGENT_HEADER, "")
-        port = self._bind(body.model, caller, agent, body.options())
+        who = {"tenant": caller.tenant, "agent": request.headers.get(_AGENT_HEADER, "")}
         expected = await self._expected_in(request, caller, body)
         completion = Completion(f"chatcmpl-{self._ids.uuid7()}", body.model, int(self._clock.now()))
-        events = port.generate(body.request(expected), self._deadlines)
+        events = self._upstream.ask(body.model, body.request(expected, who))
         work = self._streamed(events, completion, body) if body.stream else self._whole(events, completion)
         return await _or_left(request, work)
 
@@ -135,7 +129,7 @@ class Gateway:
         # The first event is waited for, so that what is refused has a status and not a broken stream.
         first = await anext(events)
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return _Stream(_lines(first, events, completion, usage=usage), events, self._deadlines.total)
+        return _Stream(_lines(first, events, completion, usage=usage), events, self._total_seconds)
 
     def _caller(self, request: Request) -> Caller:
         header = request.headers.get("authorization")
@@ -170,8 +164,9 @@ async def _lines(
             if isinstance(event, Finished) and usage:
                 yield _line(completion.usage_chunk(event))
             event = await anext(events, None)
-    except ModelError as error:
-        yield _line(_error(error.error))
+    except ForerunError as error:
+        # Its status has gone out long ago: clients of OpenAI raise what an event with an error says.
+        yield _line(_error(error))
         return
     yield "data: [DONE]\n\n"
 
@@ -260,8 +255,6 @@ def _answering(handler: _Handler) -> _Handler:
             return await handler(request)
         except ClientDisconnect:
             return Response(status_code=_CLIENT_LEFT)
-        except ModelError as error:
-            return _failure(error.error)
         except ForerunError as error:
             return _failure(error)
 
@@ -270,7 +263,7 @@ def _answering(handler: _Handler) -> _Handler:
 
 def _failure(error: ForerunError) -> Response:
     retry = error.retry_after_seconds
-    headers = {} if retry is None else {"retry-after": f"{retry:.0f}"}
+    headers = {} if retry is None else {"retry-after": str(max(1, math.ceil(retry)))}
     return JSONResponse(_error(error), status_code=_STATUS.get(error.code, 500), headers=headers)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from forerun.core import limits
 from forerun.runtime.settings import ServiceSettings, service_config
+
+_Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")]
 
 
 class ServedModelSettings(BaseModel):
@@ -14,8 +19,16 @@ class ServedModelSettings(BaseModel):
 
     name: str = Field(min_length=1, max_length=256)
     """What clients ask for."""
-    address: str = Field(pattern=r"^[^\s:]+:\d{1,5}$")
-    """`host:port` of its Triton server's gRPC endpoint."""
+    addresses: tuple[_Address, ...] = Field(min_length=1, max_length=limits.MODEL_REPLICAS)
+    """`host:port` of the gRPC endpoint of each Triton server that serves it. An agent's requests go to one of them,
+    where its history drafts, unless it fails or the others have much less to do."""
+
+    @field_validator("addresses")
+    @classmethod
+    def _different(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(addresses)) < len(addresses):
+            raise ValueError("an address is there twice: each replica counts once")
+        return addresses
 
 
 class GatewaySettings(ServiceSettings):
@@ -28,11 +41,11 @@ class GatewaySettings(ServiceSettings):
     models: tuple[ServedModelSettings, ...] = Field(default=(), max_length=64)
     """What it offers, as JSON."""
     first_token_seconds: float = Field(default=60.0, gt=0, le=3_600)
-    """Until the first token, queueing at the model included. Then the request fails."""
+    """Until the first token, queueing at the model included. Then another replica is asked, or the request fails."""
     between_tokens_seconds: float = Field(default=30.0, gt=0, le=3_600)
     """Between two tokens; a model that falls silent is given up."""
     total_seconds: float = Field(default=600.0, gt=0, le=86_400)
-    """Of a whole answer."""
+    """Of a whole answer, with all attempts to get it."""
     predictor_targets: tuple[str, ...] = Field(default=(), max_length=64)
     """Addresses of the predictor's replicas, as JSON. The calls that it expects in a session (the header
     `x-forerun-session`) are drafts then. None asks nobody."""

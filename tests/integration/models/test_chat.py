@@ -171,7 +171,7 @@ def test_each_deadline_is_its_own_and_ends_the_request_at_the_provider() -> None
         (endless, Deadlines(total=0.2), "timeout_seconds"),
     ]
     for behave, deadlines, which in cases:
-        error = fails(behave, ErrorReason.MODEL_TIMEOUT, Fault.BROKEN, deadlines=deadlines, max_output_tokens=100_000)
+        error = fails(behave, ErrorReason.MODEL_TIMEOUT, Fault.SLOW, deadlines=deadlines, max_output_tokens=100_000)
         assert error.error.metadata["limit"] == which
 
 

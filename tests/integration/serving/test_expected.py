@@ -75,7 +75,7 @@ class Stage:
             "http_address": "127.0.0.1:0",
             "token_file": self.tokens,
             "internal_token_file": self.internal,
-            "models": (ServedModelSettings(name="toy", address=self.served.running.grpc_address),),
+            "models": (ServedModelSettings(name="toy", addresses=(self.served.running.grpc_address,)),),
             "predictor_targets": (self.predictor,),
             "expected_seconds": 2.0,
         }

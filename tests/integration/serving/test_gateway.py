@@ -48,7 +48,7 @@ async def door(toy: Served, tmp_path_factory: pytest.TempPathFactory) -> AsyncIt
         http_address="127.0.0.1:0",
         token_file=tokens,
         max_body_bytes=100_000,
-        models=(ServedModelSettings(name="toy", address=toy.running.grpc_address),),
+        models=(ServedModelSettings(name="toy", addresses=(toy.running.grpc_address,)),),
     )
     app, server = assemble(settings)
     await app.start()

@@ -197,7 +197,7 @@ async def test_behind_the_model_port_each_deadline_is_named(bad: KServeClient, w
             pass
     assert caught.value.error.reason is ErrorReason.MODEL_TIMEOUT
     assert caught.value.error.metadata["limit"] == limit
-    assert caught.value.failed.fault is Fault.BROKEN
+    assert caught.value.failed.fault is Fault.SLOW
     await stopped(bad, before)
 
 

@@ -218,6 +218,35 @@ def test_what_certainly_has_not_begun_is_tried_again_even_where_it_may_not_be_re
         assert race.failed(0, failed, 0.1) == [StartAttempt(1, 1)]
 
 
+def test_what_was_too_slow_is_asked_of_others_and_not_there_again() -> None:
+    """It still has the request, and would have it twice."""
+    slow = Failed(Fault.SLOW)
+    alone = Play(replicas=1).race
+    alone.begin(0.0)
+    assert alone.failed(0, slow, 30.0) == [GaveUp(0)]
+    two = Play(replicas=2).race
+    two.begin(0.0)
+    assert two.failed(0, slow, 30.0) == [StartAttempt(1, 1)]
+    assert two.failed(1, slow, 60.0) == [GaveUp(1)], "both of them have it"
+    mixed = Play(replicas=2).race
+    mixed.begin(0.0)
+    mixed.failed(0, slow, 30.0)
+    assert mixed.failed(1, AWAY, 30.1) == []
+    assert mixed.tick(mixed.next_time()) == [StartAttempt(2, 1)], "the other one never had it"
+    once = Play(RequestTerms(repeatable=False), replicas=2).race
+    once.begin(0.0)
+    assert once.failed(0, slow, 30.0) == [GaveUp(0)], "it may have begun"
+
+
+def test_while_all_replicas_are_left_alone_it_says_for_how_long() -> None:
+    health = [opened(Health(), speculative=False, now=now) for now in (10.0, 10.4)]
+    race = Play(health=health).race
+    assert race.retry_after(10.5) == pytest.approx(0.5)
+    assert race.retry_after(11.2) is None, "the first one may be asked"
+    assert Play(health=[health[0], Health()]).race.retry_after(10.5) is None, "one is well"
+    assert Play(health=[opened(Health(), speculative=True, now=10.0)]).race.retry_after(10.5) is None
+
+
 def test_retries_end_with_attempts_with_the_deadline_and_with_the_budget() -> None:
     race = Play().race
     race.begin(0.0)
@@ -301,7 +330,7 @@ def test_whatever_happens_there_is_one_end_and_nothing_after_it(
         elif what == "finish":
             steps += machine.finished(attempt, now) if machine.winner == attempt else []
         else:
-            began[attempt] = Fault(what) in (Fault.BROKEN, Fault.STOPPED)
+            began[attempt] = Fault(what) in (Fault.BROKEN, Fault.SLOW, Fault.STOPPED)
             steps += machine.failed(attempt, Failed(Fault(what)), now)
     starts = [one for one in steps if isinstance(one, StartAttempt)]
     ends = [one for one in steps if isinstance(one, Won | GaveUp)]

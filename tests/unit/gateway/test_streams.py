@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
 import pytest
 
 from forerun.gateway.expected import ExpectedCalls
 from forerun.gateway.service import Gateway
+from forerun.gateway.settings import ServedModelSettings
+from forerun.gateway.upstream import Upstream
 from forerun.runtime.auth import Authenticator, Caller, Role
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
@@ -78,15 +80,13 @@ class Client:
 
 
 def door(model: Endless, *, total: float = 60.0, most: int = 8) -> Any:
-    def bind(name: str, caller: Caller, agent: str, options: Mapping[str, Any]) -> Endless:
-        return model
-
+    offered = [ServedModelSettings(name="m", addresses=("h:1",))]
+    deadlines = Deadlines(first_token=60.0, between_tokens=60.0, total=60.0)
     clock = SystemClock()
     return Gateway(
-        ["m"],
-        bind,
+        Upstream(offered, deadlines=deadlines, concurrency=most, make_port=lambda _: model),
         Anybody(),
-        deadlines=Deadlines(first_token=60.0, between_tokens=60.0, total=total),
+        total_seconds=total,
         max_body_bytes=10_000,
         max_requests=most,
         expected=ExpectedCalls(None, (), 0.1),  # type: ignore[arg-type]  # asks nobody

@@ -209,6 +209,22 @@ def test_a_defect_of_a_client_is_an_error_and_no_silence() -> None:
     play(test, fails(ZeroDivisionError()))
 
 
+def test_who_fails_while_the_provider_is_left_alone_hears_when_to_come_back() -> None:
+    async def test(models: Models, model: Model) -> None:
+        told = []
+        for _ in range(6):
+            with pytest.raises(Unavailable) as raised:
+                await read(models.call(model, request(), CallTerms()))
+            told.append(raised.value.retry_after_seconds)
+        assert told[0] is None, "its retries are over, and the next request has as many"
+        assert told[-1] is not None and 0.0 < told[-1] <= 1.0
+
+    def failing(_: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        return fails(broken("p0", "closed"))(request())
+
+    play(test, failing)
+
+
 def test_a_speculative_request_is_not_sent_where_guesses_keep_failing_and_the_real_one_is() -> None:
     async def test(models: Models, model: Model) -> None:
         for _ in range(20):

@@ -197,6 +197,8 @@ class ModelCall:
     def _failure(self, attempt: int) -> ForerunError:
         error = self.attempts[attempt].error if attempt < len(self.attempts) else None
         if error is not None:
+            if isinstance(error.error, Unavailable) and error.error.retry_after_seconds is None:
+                error.error.retry_after_seconds = self._race.retry_after(self._now())
             return error.error
         return Unavailable(
             ErrorReason.MODEL_UNAVAILABLE,

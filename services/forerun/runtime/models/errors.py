@@ -79,7 +79,7 @@ def too_slow(provider: str, which: str, seconds: float) -> ModelError:
             "for fewer tokens",
             metadata={"provider": provider, "limit": which, "seconds": f"{seconds:g}"},
         ),
-        Fault.BROKEN,
+        Fault.SLOW,
     )  # fmt: skip
 
 

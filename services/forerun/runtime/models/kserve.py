@@ -32,28 +32,18 @@ _FINISH: Final[Mapping[str, FinishReason]] = {"stop": FinishReason.STOP, "length
 
 
 class ServedModel:
-    """One served model, with drafts that its history of this tenant and agent gives.
+    """One served model. Without a tenant in a request (`ModelRequest.served`) no history is kept and none drafts.
 
     Args:
         name: What callers call it.
         client: Of its server.
-        tenant: On whose behalf it is asked; empty keeps no history.
-        agent: Of the tenant.
-        options: Further options of the loop (docs/serving.md), for every request.
+        options: Further options of the loop (docs/serving.md), for every request; a request's own come first.
     """
 
-    def __init__(
-        self,
-        name: str,
-        client: KServeClient,
-        *,
-        tenant: str = "",
-        agent: str = "",
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, name: str, client: KServeClient, *, options: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self._client = client
-        self._options = {**(options or {}), "tenant": tenant, "agent": agent}
+        self._options = {"tenant": "", "agent": "", **(options or {})}
 
     async def close(self) -> None:
         """Closes the connection to its server."""
@@ -109,7 +99,7 @@ class ServedModel:
         return Tensor("PROMPT", "INT32", prompt), {"expected": expected} if expected else {}
 
     def _asked(self, request: ModelRequest) -> dict[str, Any]:
-        options: dict[str, Any] = {**self._options, "stop": list(request.stop)}
+        options: dict[str, Any] = {**self._options, **request.served, "stop": list(request.stop)}
         # Without a temperature a provider samples the model as it is.
         options["temperature"] = 1.0 if request.temperature is None else request.temperature
         for name, value in (

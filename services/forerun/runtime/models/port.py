@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from forerun.core.tokens import Usage
 
@@ -68,6 +68,8 @@ class ModelRequest:
         describe_tools: The tools go into the prompt by the model's own template; False: the messages describe them.
             Other providers always describe them.
         expected: Texts that the answer may equal, likeliest first: drafts for models that are served here.
+        served: Further options of the loop (docs/serving.md), for models that are served here; no other provider sees
+            them. `tenant` and `agent` say whose earlier outputs may draft.
     """
 
     messages: tuple[Message, ...]
@@ -82,6 +84,7 @@ class ModelRequest:
     only_tool: str = ""
     describe_tools: bool = True
     expected: tuple[str, ...] = ()
+    served: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def greedy(self) -> bool:
