@@ -33,11 +33,13 @@ class Source:
         name: Of a built-in profile, or its file.
         base: Folder that relative paths of it count from.
         depths: The schedule of an engine that speculates itself.
+        orders: Folder in which models find what they are told while they run; None: nothing.
     """
 
     name: str
     base: Path
     depths: Callable[[Profile], Depths]
+    orders: Path | None = None
 
     def stamp(self) -> bytes:
         """Changes when the profile does; empty for a built-in one, and for a file that cannot be read now."""
@@ -56,7 +58,8 @@ class Source:
         problems = check(profile, base=self.base).problems
         if problems:
             raise FailedPrecondition(ErrorReason.SETTING_INVALID, f"{self.name}: {'; '.join(problems)}")
-        return profile, render(profile, self.depths(profile), base=self.base, generation=generation)
+        files = render(profile, self.depths(profile), base=self.base, generation=generation, orders=self.orders)
+        return profile, files
 
 
 class ServedProfile:

@@ -24,7 +24,6 @@ from forerun.orchestrator.results import Results
 from forerun.orchestrator.service import SessionServicer
 from forerun.orchestrator.settings import OrchestratorSettings
 from forerun.orchestrator.shared import SharedGenerations
-from forerun.orchestrator.switch import Switch
 from forerun.orchestrator.workers import Workers
 from forerun.runtime import subjects
 from forerun.runtime.app import App, Callbacks, Part, Served
@@ -36,6 +35,7 @@ from forerun.runtime.clock import Clock
 from forerun.runtime.ids import Ids
 from forerun.runtime.models.models import Models
 from forerun.runtime.models.providers import make_port
+from forerun.runtime.switch import Switch
 from forerun.runtime.tasks import Failure, TaskScope
 from forerun.v1 import answer_pb2, answer_pb2_grpc, session_pb2, session_pb2_grpc
 

@@ -26,7 +26,6 @@ from forerun.orchestrator.restore import History, read_on
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
 from forerun.orchestrator.settings import OrchestratorSettings
-from forerun.orchestrator.switch import Switch
 from forerun.runtime import subjects
 from forerun.runtime.auth import Caller
 from forerun.runtime.bus import Bus
@@ -34,6 +33,7 @@ from forerun.runtime.clock import Clock
 from forerun.runtime.errors import ErrorReason, FailedPrecondition, InvalidArgument, Unavailable
 from forerun.runtime.ids import Ids
 from forerun.runtime.policy import Policy, mode_of
+from forerun.runtime.switch import Switch
 from forerun.v1 import event_pb2, session_pb2
 
 _READ_PAGE: Final = 1_000

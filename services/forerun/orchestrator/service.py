@@ -19,7 +19,6 @@ from forerun.orchestrator.preparation import Tool
 from forerun.orchestrator.records import failure_from, failure_message, mode_message, totals_message
 from forerun.orchestrator.runner import OWNER_CHANGED, Runner
 from forerun.orchestrator.stream import Stream
-from forerun.orchestrator.switch import Switch
 from forerun.orchestrator.workers import Workers
 from forerun.runtime.auth import Caller, Role, current_caller
 from forerun.runtime.errors import (
@@ -35,6 +34,7 @@ from forerun.runtime.errors import (
 from forerun.runtime.network import remaining_seconds
 from forerun.runtime.network_inbound import AllowedRequests
 from forerun.runtime.policy import Policy, contract_message
+from forerun.runtime.switch import Switch
 from forerun.v1 import session_pb2, session_pb2_grpc
 
 _Context = grpc.aio.ServicerContext[Any, Any]

@@ -102,13 +102,15 @@ def installation() -> Installation:
 
 
 @asynccontextmanager
-async def serving(installation: Installation, folder: Path, profile: Profile) -> AsyncIterator[Served]:
+async def serving(
+    installation: Installation, folder: Path, profile: Profile, orders: Path | None = None
+) -> AsyncIterator[Served]:
     """A server with the models of a profile."""
     repository = folder / "repository"
     repository.mkdir(parents=True)
     async with running(installation, repository, folder / "log", Options(stop_seconds=2.0)) as server:
         keeper = Keeper(server.client, repository)
-        await keeper.deploy(render(profile, (), base=REPOSITORY))
+        await keeper.deploy(render(profile, (), base=REPOSITORY, orders=orders))
         yield Served(server, keeper, profile, repository)
 
 

@@ -33,6 +33,7 @@ def meter(now: list[float]) -> tuple[Meter, dict[tuple[str, str], Recorded]]:
         metering.ACCEPTED: ["recall", "other"],
         metering.PASSES: ["0", "1"],
         metering.REQUESTS: metering.ENDS,
+        metering.CEILING_SOURCE: ["profile", "pool"],
     }
     return Meter(make, values, lambda: now[0]), samples
 

@@ -178,8 +178,11 @@ async def test_what_was_erased_is_counted_and_what_followed_stays(tmp_path: Path
     assert kept.erase("acme", "first") == Erased(histories=2, tokens=16, files=2)
     say(kept, "acme", "a", CONTEXT, [8, 9])
     kept.save()
-    assert kept.erase("acme", "first") == Erased(0, 0, 0)
+    assert kept.erase("acme", "first") == Erased(histories=2, tokens=16, files=2), "heard of twice, it is one erasure"
     assert len(files(tmp_path)) == 4
+    kept.hear({"acme": "first", "rival": "second"})
+    assert len(kept.of("acme", "a")) == 1
+    assert kept.of("rival", "a") == []
 
 
 async def test_a_process_that_was_away_while_a_tenant_was_erased_reads_nothing_of_it(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class Loop:
         speculate: False: without drafts.
         live: How many texts are decoded now.
         limit: Most tokens of prompt and answer.
-        most: Tokens drafted for a pass, at most: the governor's cap, the profile's bound and the rows of a pass.
+        most: Tokens drafted for the next pass, at most: the governor's cap, the profile's bound and the rows of a pass.
     """
 
     target: TargetPort
@@ -148,7 +148,7 @@ class Loop:
     speculate: bool
     live: Callable[[], int]
     limit: int
-    most: int = ROWS - 1
+    most: Callable[[], int] = lambda: ROWS - 1
     counts: Counts = field(default_factory=Counts)
 
     async def run(self, prompt: Sequence[int]) -> AsyncGenerator[Step, None]:
@@ -173,7 +173,7 @@ class Loop:
     async def _pass(self, context: Sequence[int]) -> tuple[Verdict, Proposal]:
         live = self.live()
         # A pass gives one token more than it accepts: what is drafted beyond the end is work for nothing.
-        room = min(self.answer.left - 1, self.limit - len(context) - 1, self.most)
+        room = min(self.answer.left - 1, self.limit - len(context) - 1, self.most())
         wanted = self.speculate and room > 0
         proposal = await self.draft.propose(context, room, live) if wanted else Proposal(())
         verdict = await self.target.verify(len(context) - 1, context[-1], proposal.tokens, live, proposal.parents)

@@ -14,12 +14,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from forerun.core.tokens.ceiling import CeilingSource
 from forerun.core.tokens.depth import DepthController, StepTable
 from forerun.core.tokens.evidence import EvidenceWeights
 from forerun.core.tokens.recall import RecallDrafter
@@ -32,6 +34,7 @@ from forerun.serving.backend.drafts import MODEL, RECALL, Depth, Drafts, ModelDr
 from forerun.serving.backend.loop import ROWS, Loop, Step, ahead
 from forerun.serving.backend.metering import Family, Meter, Sample
 from forerun.serving.backend.options import Options, read_options
+from forerun.serving.backend.orders import Bounds, Orders, known_erasures
 from forerun.serving.backend.remembering import Memory
 from forerun.serving.backend.sequences import Refused
 from forerun.serving.backend.table import TableFile
@@ -57,14 +60,17 @@ class TritonPythonModel:
         self._ends = frozenset(vocabulary.special[one] for one in self._settings["ends"] if one in vocabulary.special)
         self._model = hashlib.sha256(json.dumps(list(vocabulary.tokens)).encode()).hexdigest()
         self._weights = EvidenceWeights()
-        folder = self._settings["history_folder"]
+        folder, orders = (
+            None if self._settings[name] is None else Path(self._settings[name])
+            for name in ("history_folder", "orders")
+        )
         self._memory = Memory(
             self._model,
             tokens_each=self._settings["history_tokens"],
             most=self._settings["histories"],
             most_of_tenant=self._settings["tenant_histories"],
-            folder=None if folder is None else Path(folder),
-            erasures={},
+            folder=folder,
+            erasures=known_erasures(orders),
         )
         self._depth = Depth(DepthController(StepTable({}), self._settings["max_depth"]))
         self._table = TableFile(self._settings["table"], self._depth.controller)
@@ -78,9 +84,12 @@ class TritonPythonModel:
                 metering.ACCEPTED: [*self._settings["drafters"], "other"],
                 metering.PASSES: [str(depth) for depth in range(self._settings["max_depth"] + 1)],
                 metering.REQUESTS: metering.ENDS,
+                metering.CEILING_SOURCE: [source.value for source in CeilingSource],
             },
             time.monotonic,
         )
+        self._orders = Orders(orders, time.monotonic, bounded=self._show_bounds, erased=self._memory.hear)
+        self._show_bounds(self._orders.bounds)
         self._admission = Admission(self._settings["slots"], self._settings["queued"], self._changed)
 
     async def execute(self, requests: Sequence[Any]) -> None:
@@ -90,6 +99,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Saves histories, and lets the event loop end, which the server's own way of stopping it does not wake."""
+        self._orders.look(at_once=True)  # what was erased is not written again
         self._memory.save()
         if self._running_on is not None:
             self._running_on.call_soon_threadsafe(self._running_on.stop)
@@ -129,8 +139,9 @@ class TritonPythonModel:
             ends=self._ends,
             most_tokens=self._settings["max_output_tokens"],
         )
+        self._orders.look(at_once=True)
         if options.erase:
-            self._memory.erase(options.tenant)
+            sender.send(_response({"erased": asdict(self._memory.erase(options.tenant, options.erasure))}))
             return Finish.STOP.value
         self._check(prompt, options)
         await self._admission.enter(sender.is_cancelled)
@@ -186,8 +197,18 @@ class TritonPythonModel:
             options.speculate,
             lambda: self._admission.live,
             settings["context_tokens"] - ROWS,
-            min(settings["max_depth"], settings["max_depth"] if options.cap is None else options.cap),
+            lambda: self._most(options),
         )
+
+    def _most(self, options: Options) -> int:
+        """Tokens drafted for the next pass of a text, at most."""
+        most = int(self._settings["max_depth"])
+        return self._orders.look().most(options.tenant, most if options.cap is None else min(most, options.cap))
+
+    def _show_bounds(self, bounds: Bounds) -> None:
+        self._meter.set(metering.CEILING, bounds.most("", self._settings["max_depth"]))
+        for source in CeilingSource:
+            self._meter.set(metering.CEILING_SOURCE, source is bounds.ceiling.source, source.value)
 
     def _branches(self, options: Options) -> int:
         most = int(self._settings["branches"])
@@ -222,12 +243,16 @@ class TritonPythonModel:
                 "accepted": counts.accepted,
                 "seconds": counts.seconds,
             }
-        text = np.array([json.dumps(event)], dtype=np.object_)
-        return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("EVENT", text)])
+        return _response(event)
 
     def _changed(self, live: int, waiting: int) -> None:
         self._meter.set(metering.SLOTS, live)
         self._meter.set(metering.QUEUE, waiting)
+
+
+def _response(event: Mapping[str, Any]) -> Any:
+    text = np.array([json.dumps(event)], dtype=np.object_)
+    return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("EVENT", text)])
 
 
 def _fail(sender: Any, message: str) -> None:

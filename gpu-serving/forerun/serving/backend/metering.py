@@ -56,7 +56,18 @@ PASS_SECONDS: Final = Family("forerun_pass_seconds_total", "Seconds of passes an
 REQUESTS: Final = Family("forerun_generations_total", "Generations by how they ended", label="end")
 SLOTS: Final = Family("forerun_decoding_slots_used", "Texts that are decoded now", gauge=True)
 QUEUE: Final = Family("forerun_decoding_queue_length", "Requests that wait for a slot", gauge=True)
-FAMILIES: Final = (PROPOSED, ACCEPTED, PASSES, TOKENS, PASS_SECONDS, REQUESTS, SLOTS, QUEUE)
+CEILING: Final = Family(
+    "forerun_draft_depth_ceiling",
+    "Tokens that may be drafted for a text in a pass, at most, for tenants not off",
+    gauge=True,
+)
+CEILING_SOURCE: Final = Family(
+    "forerun_draft_depth_ceiling_source",
+    "1 for who says how deep drafts may be, 0 for all others",
+    gauge=True,
+    label="source",
+)
+FAMILIES: Final = (PROPOSED, ACCEPTED, PASSES, TOKENS, PASS_SECONDS, REQUESTS, SLOTS, QUEUE, CEILING, CEILING_SOURCE)
 
 FLUSH_SECONDS: Final = 0.25
 """Counters are at most so far behind while passes come."""
@@ -112,7 +123,7 @@ class Meter:
                 self._samples[key].increment(value)
             self._sums.clear()
 
-    def set(self, family: Family, value: float) -> None:
+    def set(self, family: Family, value: float, label: str = "") -> None:
         """Sets a gauge."""
         with self._lock:
-            self._samples[family, ""].set(value)
+            self._samples[family, label].set(value)

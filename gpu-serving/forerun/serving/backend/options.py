@@ -16,8 +16,8 @@ _SAMPLING: Final = frozenset(one.name for one in fields(SamplingOptions))
 _OTHERS: Final[Mapping[str, type]] = {
     "coupled": bool, "max_tokens": int, "stop": list, "stop_tokens": list, "keep_stop": bool, "ignore_end": bool,
     "logprobs": bool, "speculate": bool, "depth": int, "cap": int, "branches": int,
-    "drafters": list, "history": bool, "expected": list, "tenant": str, "agent": str, "erase": bool, "calls": list,
-    "call": str,
+    "drafters": list, "history": bool, "expected": list, "tenant": str, "agent": str, "erase": bool, "erasure": str,
+    "calls": list, "call": str,
 }  # fmt: skip
 _NAMES: Final = 256
 _EXPECTED: Final = 16
@@ -43,7 +43,8 @@ class Options:
         expected: Texts that are expected, such as predicted calls, as tokens.
         tenant: Whose history it is; empty: none is used.
         agent: Of the tenant.
-        erase: Say nothing; forget the tenant's history.
+        erase: Say nothing but what was there; forget the tenant's history.
+        erasure: Names the erasure: what began after it stays when it is heard of again. Empty: everything goes.
         calls: JSON of the tools of which exactly one is called, in the form of chat completions; empty: any text.
         call: The one of them that is called; empty: any.
     """
@@ -62,6 +63,7 @@ class Options:
     tenant: str
     agent: str
     erase: bool
+    erasure: str
     calls: str
     call: str
 
@@ -106,6 +108,7 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
         tenant=given.get("tenant", "")[:_NAMES],
         agent=given.get("agent", "")[:_NAMES],
         erase=given.get("erase", False),
+        erasure=given.get("erasure", "")[:_NAMES],
         calls=_calls(given),
         call=given.get("call", ""),
     )

@@ -41,9 +41,15 @@ class Erased:
         files: On disk, of any model.
     """
 
-    histories: int
-    tokens: int
-    files: int
+    histories: int = 0
+    tokens: int = 0
+    files: int = 0
+
+    def __add__(self, other: Erased) -> Erased:
+        return Erased(self.histories + other.histories, self.tokens + other.tokens, self.files + other.files)
+
+
+NOTHING_ERASED: Final = Erased()
 
 
 class Memory:
@@ -75,6 +81,7 @@ class Memory:
         self._most = most
         self._histories = Histories(tokens_each=max(64, tokens_each), most=most, most_of_tenant=most_of_tenant)
         self._eras: Counter[str] = Counter()
+        self._erased: dict[str, Erased] = {}
         self._unsaved: dict[HistoryKey, int] = {}
         self._touched: dict[HistoryKey, None] = {}
         self._busy: set[HistoryKey] = set()
@@ -82,8 +89,7 @@ class Memory:
         self._disk = threading.Lock()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for tenant, erasure in (erasures or {}).items():
-            self.erase(tenant, erasure)
+        self.hear(erasures or {})
         if folder is not None and erasures is not None:
             self._restore(folder)
 
@@ -122,20 +128,34 @@ class Memory:
             if history is not None and key not in self._busy:
                 await self._tend(key, history)
 
+    def hear(self, erasures: Mapping[str, str]) -> None:
+        """Forgets the tenants whose last erasure is a new one."""
+        for tenant, erasure in erasures.items():
+            if erasure != self._histories.erasure(tenant):
+                self.erase(tenant, erasure)
+
     def erase(self, tenant: str, erasure: str = "") -> Erased:
         """Forgets what was said for a tenant, on disk too. Texts that are decoded leave nothing here.
 
         Args:
             tenant: Whose it is.
             erasure: Names the erasure; what began after it stays when it is heard of again. Empty: everything goes.
+
+        Returns:
+            What this erasure has taken away until now.
         """
-        if not erasure or erasure != self._histories.erasure(tenant):
+        before = NOTHING_ERASED
+        if erasure and erasure == self._histories.erasure(tenant):
+            before = self._erased.get(tenant, NOTHING_ERASED)
+        else:
             self._eras[tenant] += 1
         gone = self._histories.erase(tenant, erasure)
         for key in gone:
             self._unsaved.pop(key, None)
             self._touched.pop(key, None)
-        return Erased(len(gone), sum(gone.values()), self._remove(tenant, erasure))
+        erased = before + Erased(len(gone), sum(gone.values()), self._remove(tenant, erasure))
+        self._erased[tenant] = erased
+        return erased
 
     def _remove(self, tenant: str, erasure: str) -> int:
         """Removes the files of a tenant from before an erasure; how many."""

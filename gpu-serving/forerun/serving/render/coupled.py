@@ -26,8 +26,8 @@ _IDLE_SECONDS: Final = 120
 """A sequence that was not heard of for so long has lost its loop: the server and the models drop it."""
 
 
-def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict[str, str]:
-    """Files of the models; relative paths of the profile count from `base`.
+def coupled_models(profile: Profile, *, base: Path, generation: int = 1, orders: Path | None = None) -> dict[str, str]:
+    """Files of the models; relative paths of the profile count from `base`. Orders: see `forerun.serving.orders`.
 
     Target and draft are stateful: loading them again under one name would lose the texts that are being decoded. So
     each generation has models of its own, and the loop, whose name clients know, comes in a version for each.
@@ -56,6 +56,7 @@ def coupled_models(profile: Profile, *, base: Path, generation: int = 1) -> dict
         "history_folder": None
         if speculation.history_folder is None
         else str((base / speculation.history_folder).resolve()),
+        "orders": None if orders is None else str(orders.resolve()),
         "max_depth": speculation.max_depth,
         "branches": speculation.branches,
         "table": None if speculation.table is None else str((base / speculation.table).resolve()),

@@ -27,7 +27,7 @@ Files = Mapping[str, str | Link]
 """Path in the repository to what is there."""
 
 
-def render(profile: Profile, depths: Depths, *, base: Path, generation: int = 1) -> Files:
+def render(profile: Profile, depths: Depths, *, base: Path, generation: int = 1, orders: Path | None = None) -> Files:
     """Every file of the model repository.
 
     Args:
@@ -35,6 +35,7 @@ def render(profile: Profile, depths: Depths, *, base: Path, generation: int = 1)
         depths: For an engine that speculates itself: its schedule. Our own loop reads the table itself.
         base: Folder that relative paths of the profile count from.
         generation: Of coupled models, see `coupled_models`.
+        orders: Folder in which coupled models find what they are told while they run; None: nothing.
     """
     if isinstance(profile.target, VllmEngine):
         return dict(vllm_models(profile, depths))
@@ -44,7 +45,7 @@ def render(profile: Profile, depths: Depths, *, base: Path, generation: int = 1)
             for name in ("model.py", "helpers.py"):
                 files[f"{model}/1/{name}"] = Link(f"/app/all_models/llmapi/tensorrt_llm/1/{name}")
         return files
-    return dict(coupled_models(profile, base=base, generation=generation))
+    return dict(coupled_models(profile, base=base, generation=generation, orders=orders))
 
 
 @dataclass(frozen=True, slots=True)

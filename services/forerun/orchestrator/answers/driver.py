@@ -37,7 +37,6 @@ from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.policies import PolicySource
 from forerun.orchestrator.records import EventContext, ledger_line
-from forerun.orchestrator.switch import Switch
 from forerun.runtime import subjects
 from forerun.runtime.auth import Caller
 from forerun.runtime.clock import Clock
@@ -47,6 +46,7 @@ from forerun.runtime.models.catalogue import Model
 from forerun.runtime.models.models import CallTerms, Models
 from forerun.runtime.models.port import FinishReason, ModelRequest, ToolCall
 from forerun.runtime.policy import Policy
+from forerun.runtime.switch import Switch
 
 _BYTES_A_TOKEN: Final = 4
 """For the price of reading an answer that is not there yet."""

@@ -1,4 +1,4 @@
-"""The kill switch: off for everyone or for one tenant, heard by every replica through the key-value store."""
+"""The kill switch: off for everyone or for one tenant, heard by every process through the key-value store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from forerun.runtime.topology import CONTROL
 
 _PREFIX: Final = "speculation/"
 _ALL: Final = "speculation/all"
+_TENANT: Final = "speculation/tenant/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class Switch:
         """False where speculation is off for everyone."""
         return _ALL not in self._off
 
+    @property
+    def tenants_off(self) -> tuple[str, ...]:
+        """Tenants that it is off for by name, sorted."""
+        return tuple(sorted(key.removeprefix(_TENANT) for key in self._off if key.startswith(_TENANT)))
+
     def off(self, tenant: str) -> Off | None:
         """Why speculation is off for a tenant, or None."""
         return self._off.get(_ALL) or self._off.get(_key(tenant))
@@ -84,4 +90,4 @@ class Switch:
 
 
 def _key(tenant: str) -> str:
-    return f"{_PREFIX}tenant/{tenant}"
+    return f"{_TENANT}{tenant}"
