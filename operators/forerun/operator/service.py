@@ -110,7 +110,7 @@ class Operator:
         for kind, reflectors in self._reflectors.items():
             for reflector in reflectors:
                 self._tasks.spawn(reflector.run(), name=f"follow-{kind.plural}", critical=True)
-        self._tasks.spawn(self._check(), name="check")
+        self._tasks.keep(self._check, name="check")
         self._tasks.spawn(self._election.run(), name="election", critical=True)
         self._tasks.spawn(self._scribe.run(), name="statuses", critical=True)
         self._tasks.spawn(self._publish(), name="publish", critical=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,9 +18,12 @@ from forerun.gateway.upstream import Upstream
 from forerun.runtime.app import App, Callbacks, Part
 from forerun.runtime.chassis import chassis_parts, make_chassis
 from forerun.runtime.clock import Clock
-from forerun.runtime.errors import ErrorReason, FailedPrecondition
+from forerun.runtime.errors import Bug, ErrorReason, FailedPrecondition
 from forerun.runtime.ids import Ids
 from forerun.runtime.models.port import Deadlines
+from forerun.runtime.tasks import Failure
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class HttpServer:
@@ -28,10 +32,12 @@ class HttpServer:
     Args:
         application: What is served.
         address: `host:port`; port 0 takes a free one.
+        failed: Told when it ends before it is stopped: without it the process is of no use.
     """
 
-    def __init__(self, application: ASGIApp, address: str) -> None:
+    def __init__(self, application: ASGIApp, address: str, failed: Failure) -> None:
         self._asked = address
+        self._failed = failed
         config = uvicorn.Config(application, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
         self._server = _Quiet(config)
         self._socket: socket.socket | None = None
@@ -61,6 +67,7 @@ class HttpServer:
                 metadata={"setting": "http_address"},
             ) from error
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._serving.add_done_callback(self._ended)
 
     async def stop(self, grace_seconds: float) -> None:
         """Lets running answers end, then hangs up."""
@@ -71,6 +78,12 @@ class HttpServer:
                     await self._serving
         if self._socket is not None:
             self._socket.close()
+
+    def _ended(self, serving: asyncio.Task[None]) -> None:
+        error = None if serving.cancelled() else serving.exception()
+        if not self._server.should_exit:
+            _LOG.error("the HTTP server has ended by itself", exc_info=error)
+            self._failed.report(error or Bug(ErrorReason.INTERNAL, "the HTTP server has ended by itself"))
 
 
 class _Quiet(uvicorn.Server):
@@ -113,11 +126,14 @@ def assemble(
     async def close(_: float) -> None:
         await upstream.close()
 
-    server = HttpServer(gateway.application(), settings.http_address)
+    failed = Failure()
+    server = HttpServer(gateway.application(), settings.http_address, failed)
     parts = [
         *chassis_parts(chassis, settings),
         Part("models", Callbacks(stop=close), stop_seconds=2.0),
         Part("http", server, stop_seconds=None),
     ]
-    app = App(service="gateway", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds)
+    app = App(
+        service="gateway", parts=parts, metrics=chassis.metrics, drain_seconds=settings.drain_seconds, failed=failed
+    )  # fmt: skip
     return app, server

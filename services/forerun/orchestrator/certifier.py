@@ -72,7 +72,7 @@ class Certifier:
         except ForerunError as error:
             if isinstance(error, _NO_ANSWER) and not self.silent:
                 self.silent = True
-                self._tasks.spawn(self._until_it_answers(), name="silent-verifier")
+                self._tasks.keep(self._until_it_answers, name="silent-verifier")
             return Certificate(certified=False, reason=error.reason, reachable=False)
         return Certificate(certified=response.certified, reason=response.reason or response.detail)
 

@@ -8,9 +8,11 @@ that may be stored already stays owed, because what follows has to know its sequ
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from forerun.core import limits
 from forerun.core.session import Append, CallFinished, CallIntent, CallsAsked
@@ -19,6 +21,8 @@ from forerun.runtime.bus import EVENT_TYPE_HEADER, Bus, Message
 from forerun.runtime.bus_errors import AppendUncertain, SequenceMismatch
 from forerun.runtime.errors import ForerunError, Unavailable
 from forerun.v1 import event_pb2
+
+_LOG: Final = logging.getLogger(__name__)
 
 OWNER_HEADER = "Forerun-Owner"
 """The replica that owns the session: candidates go there."""
@@ -205,8 +209,13 @@ class Journal:
                 await asyncio.sleep(wait)
                 wait = min(_RETRY_MAX_SECONDS, wait * 2)
                 continue
-            except ForerunError:
-                # It can never be stored (too large, stream full): the next one may be.
+            except Exception as error:
+                # It can never be stored (too large, stream full, or a fault of ours): the next one may be.
+                _LOG.error(
+                    "an event was not written into its session's journal",
+                    exc_info=not isinstance(error, ForerunError),
+                    extra={"fields": {"error.type": getattr(error, "reason", type(error).__name__)}},
+                )
                 self._done(owed, stored=False)
                 return
             waited_for = owed.token is not None or bool(owed.behind)

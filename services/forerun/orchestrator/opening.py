@@ -92,7 +92,7 @@ class Opening:
         runner = self._make(caller, hello, claim, subject, tools, history)
         used, certain = _workspace(tools, history)
         self._p.ports.workers.restore(hello.session, claim.worker, used=used, certain=certain)
-        self._p.ports.tasks.spawn(runner.journal.run(), name="journal")
+        self._p.ports.tasks.keep(runner.journal.run, name="journal")
         runner.apply(self._first_effects(runner, history))
         return runner
 

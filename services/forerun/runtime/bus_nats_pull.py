@@ -153,8 +153,12 @@ class Pull:
             await self._wire.until_connected()
             try:
                 self._consumer = await self._source.ensure()
-            except (ForerunError, ApiError) as error:
-                _log.warning("consumer on %s: cannot go on yet: %r", self._stream, error)
+            except Exception as error:  # also what nobody had foreseen: without this task nothing is pulled ever again
+                foreseen = isinstance(error, ForerunError | ApiError)
+                _log.log(
+                    logging.WARNING if foreseen else logging.ERROR,
+                    "consumer on %s: cannot go on yet: %r", self._stream, error, exc_info=not foreseen,
+                )  # fmt: skip
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final
 
 from forerun.runtime import metrics_table as m
@@ -15,6 +15,12 @@ _LOG: Final = logging.getLogger(__name__)
 
 # A cancelled task needs some turns of the loop to end, also where the process has no time left.
 _LEAST_SECONDS: Final = 0.1
+# Before work that failed is begun anew; the pause doubles while it fails again within the longest one.
+_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+# A failure of the same kind is only counted for so long after it was logged.
+_SAID_SECONDS: Final = 60.0
+_SAID: Final = 256
 
 
 class Failure:
@@ -54,7 +60,13 @@ class TaskScope:
         self._metrics = metrics
         self._failure = failure
         self._tasks: dict[asyncio.Task[Any], bool] = {}
+        self._said: dict[tuple[str, type[BaseException]], float] = {}
         self._closed = False
+
+    @property
+    def said(self) -> Collection[tuple[str, type[BaseException]]]:
+        """What failed and how, as far as it was logged lately."""
+        return self._said.keys()
 
     @property
     def closed(self) -> bool:
@@ -62,7 +74,7 @@ class TaskScope:
         return self._closed
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, name: str, critical: bool = False) -> asyncio.Task[Any]:
-        """Runs work in the background.
+        """Runs work in the background that comes to an end by itself; see `keep` for what does not.
 
         Args:
             work: An unexpected exception of it is logged and counted.
@@ -83,6 +95,15 @@ class TaskScope:
     def every(self, interval_seconds: float, job: Callable[[], Awaitable[object]], *, name: str) -> asyncio.Task[Any]:
         """Runs a job again and again, `interval_seconds` after it ended; a failure is logged and does not end it."""
         return self.spawn(self._repeat(interval_seconds, job, name), name=name)
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, object]], *, name: str) -> asyncio.Task[Any]:
+        """Runs work that has no end of its own; where it fails all the same, it is begun anew after a pause.
+
+        Args:
+            work: Makes it. Where it returns, it is over.
+            name: For logs and debuggers.
+        """
+        return self.spawn(self._keep(work, name), name=name)
 
     async def start(self) -> None:
         """Nothing to do: tasks are spawned when they are needed."""
@@ -106,8 +127,22 @@ class TaskScope:
             await asyncio.sleep(interval_seconds)
             try:
                 await job()
-            except Exception:
-                self._count(name)
+            except Exception as error:
+                self._count(name, error)
+
+    async def _keep(self, work: Callable[[], Coroutine[Any, Any, object]], name: str) -> None:
+        loop, pause = asyncio.get_running_loop(), _PAUSE_SECONDS
+        while True:
+            begun_at = loop.time()
+            try:
+                await work()
+                return
+            except Exception as error:
+                self._count(name, error)
+            if loop.time() - begun_at > _LONGEST_PAUSE_SECONDS:
+                pause = _PAUSE_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE_SECONDS, pause * 2)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         critical = self._tasks.pop(task)
@@ -120,6 +155,12 @@ class TaskScope:
         if critical and self._failure is not None:
             self._failure.report(error)
 
-    def _count(self, name: str, error: BaseException | None = None) -> None:
-        _LOG.error("background task failed", exc_info=error or True, extra={"fields": {"forerun.component": name}})
+    def _count(self, name: str, error: BaseException) -> None:
         self._metrics.add(m.TASK_FAILURES)
+        kind, now = (name, type(error)), asyncio.get_running_loop().time()
+        if now - self._said.get(kind, float("-inf")) < _SAID_SECONDS:
+            return
+        if len(self._said) >= _SAID:
+            self._said.clear()
+        self._said[kind] = now
+        _LOG.error("background task failed", exc_info=error, extra={"fields": {"forerun.component": name}})

@@ -172,7 +172,7 @@ class _Room:
         await registry.listed(settings.list_tools_seconds)
         self._tasks.every(_LOOK_SECONDS, source.look, name="policy-file")
         self._tasks.every(_SWEEP_SECONDS, lambda: workspaces.sweep(settings.workspace_idle_seconds), name="sweep")
-        self._tasks.spawn(self._report(), name="load-reports", critical=False)
+        self._tasks.keep(self._report, name="load-reports")
 
     async def _ladder(self) -> Ladder:
         settings = self._settings

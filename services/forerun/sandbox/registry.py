@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from mcp_types import Tool as ListedTool
@@ -63,7 +64,9 @@ class Registry:
         remote = [definition for definition in definitions if definition.server.mcp is not None]
         self._listed = {d.server.name: self._listed.get(d.server.name, {}) for d in remote}
         self._first = {d.server.name: asyncio.Event() for d in remote}
-        self._listing = [self._tasks.spawn(self._keep_listed(d), name=f"list-{d.server.name}") for d in remote]
+        self._listing = [
+            self._tasks.keep(partial(self._keep_listed, one), name=f"list-{one.server.name}") for one in remote
+        ]
         self._announce()
 
     async def listed(self, timeout_seconds: float) -> None:

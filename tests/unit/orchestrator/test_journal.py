@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from forerun.core.outcomes import CallStatus, Served
 from forerun.core.session import Append, CallAnswer, CallFinished, CallIntent, UserTurn
@@ -33,8 +34,8 @@ class Scripted(Faults):
 class Owner:
     """A journal and what it told."""
 
-    def __init__(self, clock: LoopClock, ids: SeededIds, faults: Faults) -> None:
-        self.bus = MemoryBus(MemoryBroker(clock, faults=faults), "owner")
+    def __init__(self, clock: LoopClock, ids: SeededIds, faults: Faults, bus: MemoryBus | None = None) -> None:
+        self.bus = bus or MemoryBus(MemoryBroker(clock, faults=faults), "owner")
         self.told: list[tuple[int, bool]] = []
         self.lost = False
         context = EventContext("t", "p", "c", "a", "s", 1, clock, ids)
@@ -97,6 +98,34 @@ def test_an_append_that_was_stored_is_known_again_by_its_id() -> None:
         assert await owner.kinds() == ["intent", "user_turn"]
 
     run(test, *[AppendFault.UNACKNOWLEDGED] * 4)
+
+
+class Faulty(MemoryBus):
+    """A bus with a fault that the first append meets."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, "owner")
+        self.met = False
+
+    async def append(self, subject: str, data: bytes, **more: Any) -> int:
+        if not self.met:
+            self.met = True
+            raise RuntimeError("a fault of ours")
+        return await super().append(subject, data, **more)
+
+
+def test_an_event_that_meets_a_fault_is_not_stored_and_the_next_one_is() -> None:
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        owner = Owner(clock, ids, Scripted(), Faulty(MemoryBroker(clock)))
+        owner.journal.write(Append(1, CallIntent((1, 0), "i"), 7))
+        owner.journal.write(Append(2, UserTurn("hello"), 8))
+        await asyncio.sleep(1.0)
+        assert owner.told == [(7, False), (8, True)], "whoever waits must not wait for ever"
+        assert await owner.kinds() == ["user_turn"]
+        owner.task.cancel()
+        await asyncio.wait([owner.task])
+
+    run_virtual(main)
 
 
 class Replicating(MemoryBus):

@@ -141,9 +141,11 @@ class Remote:
         await self._channel.close()
 
     async def _watch(self) -> None:
-        with suppress(grpc.aio.AioRpcError):
-            await self._held.read()
-        self.lost.set()
+        try:
+            with suppress(grpc.aio.AioRpcError):
+                await self._held.read()
+        finally:
+            self.lost.set()  # however it ends: nobody would look any more
 
 
 class _Attended:
