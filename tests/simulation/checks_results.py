@@ -109,7 +109,7 @@ def _after(evidence: Evidence, execution: Execution, one: Asked) -> bool:
 
 
 def _meanwhile(execution: Execution, one: Asked) -> bool:
-    """It ran for the same message; where owners forget, a key can come again, for another one or after this one's end."""
+    """It ran for the same message; where owners forget, a key can come again, for another one or after this one."""
     return one.asked_at <= execution.started_at < one.answered_at  # no tool answers in no time
 
 

@@ -87,7 +87,7 @@ def total(reports: Iterable[Report]) -> tuple[Counter[str], Counter[str], Counte
 
 
 def _frozen(work: Callable[[_Item], _Result], item: _Item) -> _Result:
-    """Does the work; what is left of it (caches of libraries) is not looked through again at the end of each later run."""
+    """Does the work; what is left of it (caches of libraries) is not looked through again at the end of later runs."""
     result = work(item)
     gc.freeze()
     return result
