@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
+import grpc.aio
 import pytest
 
+from forerun.cli.credentials.certificates import Purpose, issue
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
 from forerun.runtime.metrics import Metrics
@@ -20,6 +24,7 @@ from forerun.sandbox.isolation.limits import CommandLimits
 from forerun.sandbox.owner import Owner
 from forerun.sandbox.runners.pool import Runners
 from forerun.sandbox.runners.remote import Remote
+from forerun.v1 import runner_pb2_grpc
 from tests.integration.sandbox.runner_processes import (
     AS_IN_A_POD,
     Authority,
@@ -49,9 +54,16 @@ async def taken(runner: RunnerProcess, authority: Authority) -> AsyncIterator[Re
         await remote.end()
 
 
+class Addressed(Protocol):
+    """A runner that can be found."""
+
+    @property
+    def address(self) -> str: ...
+
+
 @asynccontextmanager
 async def pool(
-    found: Sequence[RunnerProcess],
+    found: Sequence[Addressed],
     authority: Authority,
     *,
     wait: float = 1.0,
@@ -75,6 +87,25 @@ async def pool(
     finally:
         await made.close()
         await tasks.stop(1.0)
+
+
+@asynccontextmanager
+async def served(authority: Authority, servicer: runner_pb2_grpc.RunnerServiceServicer) -> AsyncIterator[str]:
+    """A runner with a certificate of its own that is not ours; its address."""
+    pair = issue(authority.pair, ["127.0.0.1"], datetime.now(UTC), purposes=(Purpose.SERVER,))
+    server = grpc.aio.server()
+    runner_pb2_grpc.add_RunnerServiceServicer_to_server(servicer, server)
+    port = server.add_secure_port(
+        "127.0.0.1:0",
+        grpc.ssl_server_credentials(
+            [(pair.key, pair.certificate)], root_certificates=authority.pair.certificate, require_client_auth=True
+        ),
+    )
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0.1)
 
 
 async def begun(where: str) -> None:

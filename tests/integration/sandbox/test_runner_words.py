@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
-import grpc.aio
 import pytest
 
-from forerun.cli.credentials.certificates import Purpose, issue
 from forerun.sandbox.commands.runner import CommandPlan
 from forerun.sandbox.isolation.launch import Bind, SetupFailed
 from forerun.sandbox.isolation.limits import CommandLimits, LimitReason
@@ -20,9 +17,7 @@ from forerun.v1 import runner_pb2, runner_pb2_grpc
 from tests.integration.sandbox.runner_processes import (
     Authority,
 )
-from tests.integration.sandbox.runner_stage import ANN, CLAIM, plan
-
-NOW = datetime.now(UTC)
+from tests.integration.sandbox.runner_stage import ANN, CLAIM, plan, served
 
 
 async def test_what_a_runner_says_is_bounded(authority: Authority, tmp_path: Path) -> None:
@@ -127,17 +122,5 @@ async def lying(
                 yield runner_pb2.RunResponse(changes=runner_pb2.TreePart(entries=[entry]))
             yield runner_pb2.RunResponse(ended=end or runner_pb2.RunEnded(exit_code=0))
 
-    pair = issue(authority.pair, ["127.0.0.1"], NOW, purposes=(Purpose.SERVER,))
-    server = grpc.aio.server()
-    runner_pb2_grpc.add_RunnerServiceServicer_to_server(Liar(), server)
-    port = server.add_secure_port(
-        "127.0.0.1:0",
-        grpc.ssl_server_credentials(
-            [(pair.key, pair.certificate)], root_certificates=authority.pair.certificate, require_client_auth=True
-        ),
-    )
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0.1)
+    async with served(authority, Liar()) as address:
+        yield address

@@ -193,7 +193,7 @@ class RunRequest(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def command(self) -> Global___RunCommand:
-        """The command. The first message."""
+        """The command: first what it needs, then, after the workspace, what it is."""
 
     @_builtins.property
     def workspace(self) -> Global___TreePart:
@@ -201,7 +201,7 @@ class RunRequest(_message.Message):
 
     @_builtins.property
     def begin(self) -> Global___RunBegin:
-        """The workspace is complete: run it."""
+        """Workspace and command are complete: run it."""
 
     @_builtins.property
     def stop(self) -> Global___RunStop:

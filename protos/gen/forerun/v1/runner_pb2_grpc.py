@@ -72,9 +72,11 @@ class RunnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Run(self, request_iterator, context):
-        """Runs a command of the session that took the runner. The request's first message is the command; once it is
-        accepted come the parts of its workspace, then `begin`. PERMISSION_DENIED without the claim of Take. The responses are
-        `accepted`, the output, the changes of the workspace, and one Ended. A `stop` kills the command, and so does the end of the stream.
+        """Runs a command of the session that took the runner. The request's first message is a command of which only claim and
+        has_workspace are set: what it needs. Once that is accepted come the parts of the workspace, then the whole command,
+        then `begin`. So a runner that refuses does not know what it would have run. PERMISSION_DENIED without the claim of
+        Take. The responses are `accepted`, the output, the changes of the workspace, and one Ended. A `stop` kills the
+        command, and so does the end of the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,9 +23,11 @@ class RunnerServiceStub:
     ends, for whatever reason, everything that runs is killed and the runner ends. ALREADY_EXISTS where it was taken before.
     """
     Run: _aio.StreamStreamMultiCallable[_runner_pb2.RunRequest, _runner_pb2.RunResponse]
-    """Runs a command of the session that took the runner. The request's first message is the command; once it is
-    accepted come the parts of its workspace, then `begin`. PERMISSION_DENIED without the claim of Take. The responses are
-    `accepted`, the output, the changes of the workspace, and one Ended. A `stop` kills the command, and so does the end of the stream.
+    """Runs a command of the session that took the runner. The request's first message is a command of which only claim and
+    has_workspace are set: what it needs. Once that is accepted come the parts of the workspace, then the whole command,
+    then `begin`. So a runner that refuses does not know what it would have run. PERMISSION_DENIED without the claim of
+    Take. The responses are `accepted`, the output, the changes of the workspace, and one Ended. A `stop` kills the
+    command, and so does the end of the stream.
     """
 
 class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -55,9 +57,11 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_runner_pb2.RunRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_runner_pb2.RunRequest], _abc.AsyncIterator[_runner_pb2.RunResponse]],
     ) -> _abc.AsyncIterator[_runner_pb2.RunResponse]:
-        """Runs a command of the session that took the runner. The request's first message is the command; once it is
-        accepted come the parts of its workspace, then `begin`. PERMISSION_DENIED without the claim of Take. The responses are
-        `accepted`, the output, the changes of the workspace, and one Ended. A `stop` kills the command, and so does the end of the stream.
+        """Runs a command of the session that took the runner. The request's first message is a command of which only claim and
+        has_workspace are set: what it needs. Once that is accepted come the parts of the workspace, then the whole command,
+        then `begin`. So a runner that refuses does not know what it would have run. PERMISSION_DENIED without the claim of
+        Take. The responses are `accepted`, the output, the changes of the workspace, and one Ended. A `stop` kills the
+        command, and so does the end of the stream.
         """
 
 def add_RunnerServiceServicer_to_server(servicer: RunnerServiceServicer, server: _aio.Server) -> None: ...

@@ -22,6 +22,7 @@ from forerun.sandbox.isolation.launch import SetupFailed
 from forerun.sandbox.isolation.levels import Isolation, Ladder, LevelName
 from forerun.sandbox.isolation.limits import ERROR_REASONS, CommandLimits, LimitReason
 from forerun.sandbox.owner import Owner
+from forerun.sandbox.runners.remote import Denied
 from forerun.sandbox.tools import CommandEndpoint, Server
 from forerun.sandbox.workspaces.store import Workspaces
 from forerun.sandbox.workspaces.workspace import View, Workspace
@@ -131,7 +132,8 @@ class CommandConnector:
                     Ended.UNAVAILABLE,
                     ErrorReason.TOOL_FAILED,
                     f"the sandbox did not come up: {error}",
-                    not_started=True,
+                    # A runner may lie: then the command has run, and only what it could not reach is untouched.
+                    not_started=not (isinstance(error, Denied) and self._reach_out),
                 ) from error
             except GuardLost as error:
                 raise ToolFault(Ended.UNAVAILABLE, ErrorReason.TOOL_FAILED, f"{error}: it may have run") from error

@@ -34,6 +34,11 @@ class WrongEnd(Exception):
     """What came is the end of no command."""
 
 
+def announcement(plan: CommandPlan, claim: bytes) -> runner_pb2.RunCommand:
+    """That there will be a command, and what it needs; nothing that could be run."""
+    return runner_pb2.RunCommand(claim=claim, has_workspace=plan.workspace is not None)
+
+
 def command_message(plan: CommandPlan, claim: bytes) -> runner_pb2.RunCommand:
     """A command to run, without its workspace."""
     bounds = plan.limits

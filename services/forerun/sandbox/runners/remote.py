@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc.aio
 
 from forerun.core import limits
-from forerun.runtime.errors import ErrorReason, ForerunError, ResourceExhausted, Unavailable, never_started
+from forerun.runtime.errors import ErrorReason, ForerunError, ResourceExhausted, Unavailable
 from forerun.runtime.network import NetworkOptions, rpc_errors
 from forerun.runtime.network_grpc import channel_options
 from forerun.runtime.tls import Tls
@@ -25,6 +25,7 @@ from forerun.sandbox.runners.messages import (
     LIMITS,
     SETUP_FAILURE_CHARACTERS,
     WrongEnd,
+    announcement,
     command_message,
     result_of,
 )
@@ -46,12 +47,16 @@ class Lost(Exception):
     """The runner is gone, or answers nonsense.
 
     Attributes:
-        begun: The command may have run.
+        begun: It was told the command, which may have run, whatever it says.
     """
 
     def __init__(self, message: str, *, begun: bool) -> None:
         super().__init__(message)
         self.begun = begun
+
+
+class Denied(SetupFailed):
+    """The runner, which was told the command, says that it did not start."""
 
 
 async def tried(address: str, tls: Tls) -> runner_pb2.TryResponse:
@@ -115,7 +120,8 @@ class Remote:
 
         Raises:
             Lost: The runner went away meanwhile.
-            SetupFailed: No command can be isolated in it; this one has certainly not started.
+            SetupFailed: Commands of this kind cannot be sent to it; this one has certainly not started.
+            Denied: No command can be isolated in it, as it says.
             GuardLost: It ran, and killed what watched over it.
         """
         if isinstance(plan.workspace, Overlay):
@@ -167,8 +173,7 @@ class _Attended:
                 await self._send()
                 return await self._receive()
         except ForerunError as error:
-            begun = self._begun and not never_started(error)
-            raise Lost(f"the runner was lost: {error.message}", begun=begun) from error
+            raise Lost(f"the runner was lost: {error.message}", begun=self._begun) from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -196,7 +201,7 @@ class _Attended:
 
     async def _send(self) -> None:
         call = self._call
-        await call.write(runner_pb2.RunRequest(command=command_message(self._plan, self._claim)))
+        await call.write(runner_pb2.RunRequest(command=announcement(self._plan, self._claim)))
         # A write to a call that was refused hides why. So nothing more is said before this is heard.
         accepted = await call.read()
         if not isinstance(accepted, runner_pb2.RunResponse) or not accepted.HasField("accepted"):
@@ -207,7 +212,9 @@ class _Attended:
                 self._sent_bytes += part.ByteSize()
                 await call.write(runner_pb2.RunRequest(workspace=part))
         if not self._stopping:
+            # Not earlier: a runner that has no room, or is stopping, says so before it knows what there is to run.
             self._begun = True
+            await call.write(runner_pb2.RunRequest(command=command_message(self._plan, self._claim)))
             await call.write(runner_pb2.RunRequest(begin=runner_pb2.RunBegin()))
         self._sending = False
         if self._stopping:
@@ -250,7 +257,7 @@ class _Attended:
 
     async def _ended(self, ended: runner_pb2.RunEnded, writer: TreeWriter | None) -> CommandResult:
         if ended.setup_failure:
-            raise SetupFailed(ended.setup_failure[:SETUP_FAILURE_CHARACTERS])
+            raise Denied(ended.setup_failure[:SETUP_FAILURE_CHARACTERS])
         if ended.guard_lost:
             raise GuardLost("the process that watches over the command was killed")
         result = result_of(ended, bytes(self._output[False]), bytes(self._output[True]))

@@ -16,8 +16,6 @@ from typing import Any, Final
 import grpc.aio
 
 from forerun.runtime.errors import (
-    NEVER_STARTED,
-    STARTED_KEY,
     AlreadyExists,
     ErrorReason,
     FailedPrecondition,
@@ -67,6 +65,9 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
         self._ended = ended
         self._claim: bytes | None = None
         self._over = False
+        """No command is accepted any more."""
+        self._broken = False
+        """None is begun any more, also of those that were accepted."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._let_go = asyncio.Event()
@@ -116,15 +117,15 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
     ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
         """Runs a command."""
         requests = aiter(request_iterator)
-        command = (await anext(requests)).command
-        if self._claim is None or not hmac.compare_digest(command.claim, self._claim):
+        announced = (await anext(requests)).command
+        if self._claim is None or not hmac.compare_digest(announced.claim, self._claim):
             raise PermissionDenied(ErrorReason.CALLER_NOT_ALLOWED, "this runner belongs to another session")
         ended = None
         async with self._place() as number:
             tree = self._trees / str(number)
             yield runner_pb2.RunResponse(accepted=runner_pb2.RunAccepted())
             try:
-                async with aclosing(self._received_and_run(command, requests, tree)) as responses:
+                async with aclosing(self._received_and_run(requests, tree, announced.has_workspace)) as responses:
                     async for response in responses:
                         if response.HasField("ended"):
                             ended = response
@@ -136,22 +137,25 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             yield ended
 
     async def _received_and_run(
-        self, command: runner_pb2.RunCommand, requests: _Requests, tree: Path
+        self, requests: _Requests, tree: Path, has_workspace: bool
     ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
         try:
-            before = await self._receive(requests, tree, wanted=command.has_workspace)
+            received = await self._receive(requests, tree, wanted=has_workspace)
         except SetupFailed as error:
             yield _not_set_up(error)
             return
-        if before is None:
+        if received is None:
             yield runner_pb2.RunResponse(ended=runner_pb2.RunEnded())
             return
+        command, before = received
         async with aclosing(self._run(command, requests, tree, before)) as responses:
             async for response in responses:
                 yield response
 
-    async def _receive(self, requests: _Requests, tree: Path, *, wanted: bool) -> dict[bytes, Mark] | None:
-        """Writes the workspace; what it is, or None where the caller takes the command back.
+    async def _receive(
+        self, requests: _Requests, tree: Path, *, wanted: bool
+    ) -> tuple[runner_pb2.RunCommand, dict[bytes, Mark]] | None:
+        """Writes the workspace; the command and what is there, or None where the caller takes the command back.
 
         One that cannot be written is heard to its end: a call that ends while its caller still writes hides why.
 
@@ -162,16 +166,19 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             await in_thread(lambda: tree.mkdir(mode=0o755))
         # Workers bound what a workspace holds, and the pod what its disk does.
         writer, refused = TreeWriter(str(tree), Budget(sys.maxsize, sys.maxsize)), ""
+        command: runner_pb2.RunCommand | None = None
         try:
             async for request in requests:
                 match request.WhichOneof("part"):
                     case "workspace" if wanted:
                         refused = refused or await in_thread(_refused, partial(writer.write, request.workspace))
-                    case "begin":
+                    case "command" if command is None:
+                        command = request.command
+                    case "begin" if command is not None:
                         refused = refused or await in_thread(_refused, writer.finish)
                         if refused:
                             raise SetupFailed(f"the runner cannot hold the workspace: {refused}")
-                        return await in_thread(marks, str(tree)) if wanted else {}
+                        return command, await in_thread(marks, str(tree)) if wanted else {}
                     case _:
                         return None
             return None
@@ -181,7 +188,8 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
     async def _run(
         self, command: runner_pb2.RunCommand, requests: _Requests, tree: Path, before: dict[bytes, Mark]
     ) -> AsyncGenerator[runner_pb2.RunResponse, None]:
-        self._check_not_over()
+        if self._broken:
+            raise _over()
         plan = plan_of(command, str(tree) if command.has_workspace else None)
         plan = replace(plan, watched=(*plan.watched, *map(str, self._emptied)))
         task = asyncio.ensure_future(self._runner.run(plan))
@@ -216,7 +224,8 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
         The lowest that is free, so that commands one after the other find themselves at the same one.
         """
         async with self._gate:  # never while strays are being ended
-            self._check_not_over()
+            if self._over:
+                raise _over()
             number = next((number for number in range(_MOST_COMMANDS) if number not in self._places), None)
             if number is None:
                 raise ResourceExhausted(ErrorReason.QUEUE_FULL, f"{_MOST_COMMANDS} commands run in this runner already")
@@ -238,21 +247,14 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
 
     async def _break_up(self) -> None:
         """A command has killed its guard: what else it did in here nobody knows, so the session gets another runner."""
-        self._over = True
+        self._over = self._broken = True
         await self._end_commands()
         await end_strays()
         self._let_go.set()
 
-    def _check_not_over(self) -> None:
-        if self._over:
-            raise Unavailable(
-                ErrorReason.SHUTTING_DOWN, "this runner has ended with its session",
-                metadata={STARTED_KEY: NEVER_STARTED},
-            )  # fmt: skip
-
     async def _end(self) -> None:
         """The session is over: so is everything that runs, and then this process."""
-        self._over = True
+        self._over = self._broken = True
         await self._end_commands()
         self._ended()
 
@@ -261,6 +263,10 @@ class RunnerServicer(runner_pb2_grpc.RunnerServiceServicer):
             task.cancel()
         if self._running:
             await asyncio.wait(list(self._running))
+
+
+def _over() -> Unavailable:
+    return Unavailable(ErrorReason.SHUTTING_DOWN, "this runner has ended with its session")
 
 
 def _refused(work: Callable[[], None]) -> str:
