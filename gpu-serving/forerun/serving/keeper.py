@@ -7,17 +7,20 @@ loading an unchanged model again does nothing. So a probe is an inference, and h
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from forerun.runtime.kserve import KServeClient
+from forerun.runtime.errors import ErrorReason, Unavailable
+from forerun.runtime.kserve import Inference, KServeClient, StreamBounds, Tensor
 from forerun.serving.probes import Ask, Health, Probe, asks_of
 from forerun.serving.render.coupled import CHAT, DRAFT, SERVED, TARGET
 from forerun.serving.render.repository import Files, place
 
 _DRAIN_POLL_SECONDS: Final = 0.05
+_ERASE_SECONDS: Final = 10.0
 _GONE: Final = ("", "UNAVAILABLE")
 _LOADED_ANEW: Final = (Health.DEAD, Health.ABSENT)
 
@@ -112,6 +115,30 @@ class Keeper:
             await self._client.load(model)
             self.healed += 1
         return probe
+
+    async def erase(self, tenant: str, erasure: str) -> Mapping[str, int]:
+        """Makes the loop forget a tenant, in memory and on disk; what is gone: `histories`, `tokens` and `files`.
+
+        A generation that is being loaded is waited for: it may have read what has to go. One that only ends its texts
+        hears of it from the orders.
+
+        Raises:
+            ForerunError: The loop does not answer now, or nothing is loaded yet.
+        """
+        async with self._changing:
+            if not self._models:
+                raise Unavailable(ErrorReason.PEER_UNAVAILABLE, "no model is loaded yet")
+            if SERVED not in self._models:
+                return {}  # engines keep nothing of ours
+            options = json.dumps({"tenant": tenant, "erase": True, "erasure": erasure}).encode()
+            inputs = [Tensor("PROMPT", "INT32", [0]), Tensor("OPTIONS", "BYTES", [options])]
+            asked = Inference(model=SERVED, inputs=inputs, id="erase")
+            gone: dict[str, int] = {}
+            async for response in self._client.stream(asked, StreamBounds(first_seconds=_ERASE_SECONDS)):
+                (event,) = response.tensors["EVENT"].values
+                assert isinstance(event, bytes)
+                gone |= json.loads(event)["erased"]
+            return gone
 
     async def probe(self, model: str) -> Probe:
         """Asks a model for the smallest real inference."""

@@ -159,6 +159,10 @@ TABLE: Final[Mapping[str, Beyond]] = {
         "may not be repeated are refused.",
         ("BROKER_UNAVAILABLE",),
     ),
+    "ERASURES_REPORTED": Beyond("Earlier ones are done, and no longer shown."),
+    "ERASURE_WAIT_SECONDS": Beyond(
+        "The request is refused; a shorter wait says which servers have not answered.", ("ARGUMENT_INVALID",)
+    ),
 }  # fmt: skip
 
 

@@ -301,3 +301,11 @@ SESSION_INBOX_EVENTS: Final = 2_048
 
 OUTBOX_MESSAGES: Final = 10_000
 """Publishes a replica owes to an unreachable broker before it refuses calls that may not be repeated."""
+
+# ---------------------------------------------------------------- erasures
+
+ERASURES_REPORTED: Final = 64
+"""Erasures that one model server reports as done, the latest. People wait for one or a few at a time."""
+
+ERASURE_WAIT_SECONDS: Final = 60.0
+"""How long a request to erase a tenant may wait for the model servers. They hear of it within milliseconds."""

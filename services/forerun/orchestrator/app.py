@@ -13,6 +13,7 @@ from forerun.orchestrator.answers.service import AnswerServicer
 from forerun.orchestrator.certifier import Certifier
 from forerun.orchestrator.demand import REPORT_SECONDS, Demand
 from forerun.orchestrator.engine import Orchestrator
+from forerun.orchestrator.erasing import Erasing
 from forerun.orchestrator.ledger import Outbox
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.opening import Parts
@@ -143,8 +144,9 @@ class _Room:
             return authenticator.caller(context.invocation_metadata())
 
         self._servicer = SessionServicer(
-            engine, policies=policies, workers=workers, switch=switch, observer=observer, admitted=admitted
-        )
+            engine, policies=policies, workers=workers, switch=switch,
+            erasing=Erasing(bus, chassis.clock, chassis.ids), observer=observer, admitted=admitted,
+        )  # fmt: skip
         self._answers = AnswerServicer(
             Answering(
                 models=self._models, policies=policies, switch=switch, observer=observer, outbox=outbox,

@@ -10,6 +10,7 @@ import grpc.aio
 
 from forerun.core import limits
 from forerun.orchestrator.engine import Orchestrator
+from forerun.orchestrator.erasing import Erasing
 from forerun.orchestrator.observer import Observer
 from forerun.orchestrator.opening import check_event_id
 from forerun.orchestrator.plan_records import options_of
@@ -21,6 +22,7 @@ from forerun.orchestrator.runner import OWNER_CHANGED, Runner
 from forerun.orchestrator.stream import Stream
 from forerun.orchestrator.workers import Workers
 from forerun.runtime.auth import Caller, Role, current_caller
+from forerun.runtime.erasures import ErasedHistories
 from forerun.runtime.errors import (
     DeadlineExceeded,
     ErrorReason,
@@ -55,6 +57,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         policies: For listings.
         workers: For listings.
         switch: The kill switch.
+        erasing: Erases tenants at model servers.
         observer: Totals of the replica.
         admitted: The caller of a call's metadata now; raises when its credential is not valid any more.
     """
@@ -66,6 +69,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         policies: PolicySource,
         workers: Workers,
         switch: Switch,
+        erasing: Erasing,
         observer: Observer,
         admitted: Callable[[_Context], Caller],
     ) -> None:
@@ -73,6 +77,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         self._policies = policies
         self._workers = workers
         self._switch = switch
+        self._erasing = erasing
         self._observer = observer
         self._admitted = admitted
 
@@ -230,6 +235,30 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         revision = await self._switch.set(request.tenant, on=request.on, reason=request.reason)
         return session_pb2.SetSpeculationResponse(revision=revision)
 
+    async def EraseHistories(  # noqa: N802
+        self, request: session_pb2.EraseHistoriesRequest, context: _Context
+    ) -> session_pb2.EraseHistoriesResponse:
+        """Makes model servers forget a tenant. An operator may name any tenant, a user its own."""
+        caller = current_caller()
+        if caller.role is not Role.OPERATOR and request.tenant != caller.tenant:
+            raise PermissionDenied(
+                ErrorReason.CALLER_NOT_ALLOWED,
+                "only an operator's token may erase other tenants; a user may name its own",
+                metadata={"tenant": caller.tenant},
+            )
+        if not 1 <= len(request.tenant) <= limits.NAME_CHARS:
+            raise InvalidArgument(
+                ErrorReason.ARGUMENT_INVALID, f"tenant has to have 1 to {limits.NAME_CHARS} characters (NAME_CHARS)"
+            )
+        if not 0 <= request.wait_seconds <= limits.ERASURE_WAIT_SECONDS:
+            raise InvalidArgument(
+                ErrorReason.ARGUMENT_INVALID,
+                f"wait_seconds has to be from 0 to {limits.ERASURE_WAIT_SECONDS:g} (ERASURE_WAIT_SECONDS)",
+            )
+        found = await self._erasing.erase(request.tenant, request.wait_seconds)
+        servers = [_erased_server(name, done) for name, done in found.servers.items()]
+        return session_pb2.EraseHistoriesResponse(erasure=found.name, servers=servers)
+
     async def GetTotals(  # noqa: N802
         self, request: session_pb2.GetTotalsRequest, context: _Context
     ) -> session_pb2.GetTotalsResponse:
@@ -249,6 +278,14 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         return session_pb2.ListSessionToolsResponse(
             tools=[_session_tool(tool, policy) for _, tool in sorted(tools.items())]
         )
+
+
+def _erased_server(name: str, done: ErasedHistories | None) -> session_pb2.ErasedServer:
+    if done is None:
+        return session_pb2.ErasedServer(name=name)
+    return session_pb2.ErasedServer(
+        name=name, erased=True, histories=done.histories, tokens=done.tokens, files=done.files
+    )
 
 
 def _session_tool(tool: Tool, policy: Policy) -> session_pb2.SessionTool:

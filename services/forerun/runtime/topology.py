@@ -231,6 +231,8 @@ CALLSITES: Final = "callsites"
 CONTROL: Final = "control"
 WORKERS: Final = "workers"
 CAPACITY: Final = "capacity"
+ERASURES: Final = "erasures"
+SERVERS: Final = "servers"
 
 RESULTS: Final = "results"
 MODELS: Final = "models"
@@ -296,6 +298,9 @@ _BUCKETS: Final = (
     Bucket(
         CAPACITY, "What was decided for each pool: replicas, slots for speculation, depth of drafts", 4 * _MIB, 4096
     ),
+    # Nothing of it disappears: a model server that was away for a year erases what it saved before it reads it.
+    Bucket(ERASURES, "The last erasure of each tenant's histories", 64 * _MIB, 4096),
+    Bucket(SERVERS, "Model servers that live, and what they have erased", 16 * _MIB, 64 * 1024, ttl_seconds=30.0),
     Bucket(WORKERS, "Addresses and abilities of the workers that live", 16 * _MIB, 64 * 1024, ttl_seconds=30.0),
 )
 
@@ -313,9 +318,9 @@ _USERS: Final = (
         "Owns sessions",
         appends=(EVENTS, LEDGER, AUDITS),
         consumes=(EVENTS, LEDGER),
-        keys_read=(POLICIES, WORKERS, CAPACITY),
-        # CONTROL, because a client may switch speculation off through the orchestrator.
-        keys_write=(BUDGETS, GENERATIONS, EPOCHS, CALLSITES, CONTROL),
+        keys_read=(POLICIES, WORKERS, CAPACITY, SERVERS),
+        # CONTROL and ERASURES, because clients switch speculation off, and erase tenants, through the orchestrator.
+        keys_write=(BUDGETS, GENERATIONS, EPOCHS, CALLSITES, CONTROL, ERASURES),
         objects_write=(RESULTS,),
         notifies=(f"{subjects.PREFIX}.cancel.*", subjects.demands(), _CONTROL_SUBJECTS),
         hears=(f"{subjects.PREFIX}.candidates.*", subjects.loads(), _CONTROL_SUBJECTS),
@@ -355,6 +360,12 @@ _USERS: Final = (
         objects_write=(RESULTS,),
         notifies=(subjects.loads(),),
         hears=(f"{subjects.PREFIX}.cancel.*", _CONTROL_SUBJECTS),
+    ),
+    User(
+        "serving",
+        "Serves models: how deep drafts may be, and whose histories are erased",
+        keys_read=(CONTROL, CAPACITY, ERASURES),
+        keys_write=(SERVERS,),
     ),
     User(
         "operator",

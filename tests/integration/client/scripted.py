@@ -57,6 +57,7 @@ class ScriptedServicer(session_pb2_grpc.SessionServiceServicer):
         self.asked = asyncio.Event()
         self.tools: list[session_pb2.SessionTool] = []
         self.switched: list[session_pb2.SetSpeculationRequest] = []
+        self.erased: list[session_pb2.EraseHistoriesRequest] = []
 
     async def Connect(  # noqa: N802
         self, request_iterator: AsyncIterator[session_pb2.ConnectRequest], context: Any
@@ -193,6 +194,14 @@ class ScriptedServicer(session_pb2_grpc.SessionServiceServicer):
     async def SetSpeculation(self, request: Any, context: Any) -> session_pb2.SetSpeculationResponse:  # noqa: N802
         self.switched.append(request)
         return session_pb2.SetSpeculationResponse(revision=len(self.switched))
+
+    async def EraseHistories(self, request: Any, context: Any) -> session_pb2.EraseHistoriesResponse:  # noqa: N802
+        self.erased.append(request)
+        servers = [
+            session_pb2.ErasedServer(name="one", erased=True, histories=2, tokens=40, files=1),
+            session_pb2.ErasedServer(name="two"),
+        ]
+        return session_pb2.EraseHistoriesResponse(erasure="first", servers=servers)
 
 
 class Stream:

@@ -13,6 +13,7 @@ from forerun.client import (
     CallRejected,
     CallTimeout,
     CallUnavailable,
+    ErasedServer,
     InvalidRequest,
     Mode,
     NotAuthorized,
@@ -219,6 +220,9 @@ async def test_the_other_calls(client: AsyncClient, platform: ScriptedServer) ->
     assert (await client.get_totals()).calls == 7
     assert await client.set_speculation(on=False, reason="test") == 1
     assert [(one.on, one.tenant, one.reason) for one in platform.servicer.switched] == [(False, "", "test")]
+    done, waited_for = ErasedServer("one", True, 2, 40, 1), ErasedServer("two", False)
+    assert await client.erase_histories("acme", wait_seconds=2.0) == [done, waited_for]
+    assert [(one.tenant, one.wait_seconds) for one in platform.servicer.erased] == [("acme", 2.0)]
     assert await client.list_tools("agent") == []
 
 

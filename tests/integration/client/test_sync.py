@@ -56,6 +56,7 @@ def test_a_session(client: Client, served: tuple[ScriptedServer, asyncio.Abstrac
     assert session.totals is not None and session.totals.calls == 7
     assert client.get_totals().calls == 7
     assert client.set_speculation(on=True) == 1
+    assert [one.name for one in client.erase_histories("acme")] == ["one", "two"]
     assert client.list_tools("agent") == []
 
 

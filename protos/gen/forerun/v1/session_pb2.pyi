@@ -971,6 +971,98 @@ class SetSpeculationResponse(_message.Message):
 Global___SetSpeculationResponse: _TypeAlias = SetSpeculationResponse  # noqa: Y015
 
 @_typing.final
+class EraseHistoriesRequest(_message.Message):
+    """Erases the histories of a tenant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant."""
+    wait_seconds: _builtins.float
+    """How long to wait for the model servers that run, at most. They go on with it in any case."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        wait_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EraseHistoriesRequest: _TypeAlias = EraseHistoriesRequest  # noqa: Y015
+
+@_typing.final
+class ErasedServer(_message.Message):
+    """What a model server has erased."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ERASED_FIELD_NUMBER: _builtins.int
+    HISTORIES_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the server."""
+    erased: _builtins.bool
+    """It has erased the tenant. False: it has not said so in time, and goes on with it."""
+    histories: _builtins.int
+    """Histories that went from its memory."""
+    tokens: _builtins.int
+    """Tokens in them."""
+    files: _builtins.int
+    """Files that went from its disk."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        erased: _builtins.bool = ...,
+        histories: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        files: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["erased", b"erased", "files", b"files", "histories", b"histories", "name", b"name", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ErasedServer: _TypeAlias = ErasedServer  # noqa: Y015
+
+@_typing.final
+class EraseHistoriesResponse(_message.Message):
+    """Erased, or on the way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERASURE_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    erasure: _builtins.str
+    """Name of the erasure."""
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ErasedServer]:
+        """All model servers that run, by name. Those that are away are not known."""
+
+    def __init__(
+        self,
+        *,
+        erasure: _builtins.str = ...,
+        servers: _abc.Iterable[Global___ErasedServer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["erasure", b"erasure", "servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EraseHistoriesResponse: _TypeAlias = EraseHistoriesResponse  # noqa: Y015
+
+@_typing.final
 class GetTotalsRequest(_message.Message):
     """Asks for the counts."""
 

@@ -66,6 +66,11 @@ class SessionServiceStub:
                 request_serializer=forerun_dot_v1_dot_session__pb2.SetSpeculationRequest.SerializeToString,
                 response_deserializer=forerun_dot_v1_dot_session__pb2.SetSpeculationResponse.FromString,
                 _registered_method=True)
+        self.EraseHistories = channel.unary_unary(
+                '/forerun.v1.SessionService/EraseHistories',
+                request_serializer=forerun_dot_v1_dot_session__pb2.EraseHistoriesRequest.SerializeToString,
+                response_deserializer=forerun_dot_v1_dot_session__pb2.EraseHistoriesResponse.FromString,
+                _registered_method=True)
         self.GetTotals = channel.unary_unary(
                 '/forerun.v1.SessionService/GetTotals',
                 request_serializer=forerun_dot_v1_dot_session__pb2.GetTotalsRequest.SerializeToString,
@@ -135,6 +140,15 @@ class SessionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EraseHistories(self, request, context):
+        """Makes all model servers forget what they remember of a tenant: its agents' earlier outputs, from which they draft.
+        A server that is away erases it when it is back, before it reads what it has saved. May be repeated: what was said
+        since goes then, too. PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTotals(self, request, context):
         """Counts since start, for a live line. Read only.
         """
@@ -181,6 +195,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.SetSpeculation,
                     request_deserializer=forerun_dot_v1_dot_session__pb2.SetSpeculationRequest.FromString,
                     response_serializer=forerun_dot_v1_dot_session__pb2.SetSpeculationResponse.SerializeToString,
+            ),
+            'EraseHistories': grpc.unary_unary_rpc_method_handler(
+                    servicer.EraseHistories,
+                    request_deserializer=forerun_dot_v1_dot_session__pb2.EraseHistoriesRequest.FromString,
+                    response_serializer=forerun_dot_v1_dot_session__pb2.EraseHistoriesResponse.SerializeToString,
             ),
             'GetTotals': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTotals,
@@ -357,6 +376,33 @@ class SessionService:
             '/forerun.v1.SessionService/SetSpeculation',
             forerun_dot_v1_dot_session__pb2.SetSpeculationRequest.SerializeToString,
             forerun_dot_v1_dot_session__pb2.SetSpeculationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EraseHistories(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forerun.v1.SessionService/EraseHistories',
+            forerun_dot_v1_dot_session__pb2.EraseHistoriesRequest.SerializeToString,
+            forerun_dot_v1_dot_session__pb2.EraseHistoriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

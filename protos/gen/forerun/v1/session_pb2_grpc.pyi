@@ -44,6 +44,11 @@ class SessionServiceStub:
     """Switches speculation off or on for a tenant or for all, within one second everywhere. May be repeated.
     PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant by name.
     """
+    EraseHistories: _aio.UnaryUnaryMultiCallable[_session_pb2.EraseHistoriesRequest, _session_pb2.EraseHistoriesResponse]
+    """Makes all model servers forget what they remember of a tenant: its agents' earlier outputs, from which they draft.
+    A server that is away erases it when it is back, before it reads what it has saved. May be repeated: what was said
+    since goes then, too. PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant.
+    """
     GetTotals: _aio.UnaryUnaryMultiCallable[_session_pb2.GetTotalsRequest, _session_pb2.GetTotalsResponse]
     """Counts since start, for a live line. Read only."""
     ListSessionTools: _aio.UnaryUnaryMultiCallable[_session_pb2.ListSessionToolsRequest, _session_pb2.ListSessionToolsResponse]
@@ -114,6 +119,17 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_session_pb2.SetSpeculationResponse]:
         """Switches speculation off or on for a tenant or for all, within one second everywhere. May be repeated.
         PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant by name.
+        """
+
+    @_abc_1.abstractmethod
+    def EraseHistories(
+        self,
+        request: _session_pb2.EraseHistoriesRequest,
+        context: _aio.ServicerContext[_session_pb2.EraseHistoriesRequest, _abc.Awaitable[_session_pb2.EraseHistoriesResponse]],
+    ) -> _abc.Awaitable[_session_pb2.EraseHistoriesResponse]:
+        """Makes all model servers forget what they remember of a tenant: its agents' earlier outputs, from which they draft.
+        A server that is away erases it when it is back, before it reads what it has saved. May be repeated: what was said
+        since goes then, too. PERMISSION_DENIED unless an operator's token asks, or a user's for its own tenant.
         """
 
     @_abc_1.abstractmethod

@@ -33,7 +33,7 @@ from forerun.client._json import Arguments
 from forerun.client._local import local_data_dir
 from forerun.client._message import StreamedMessage
 from forerun.client._plan import OnFailure, PlanResult, PlanStatus, PlanTask, TaskResult, TaskStatus
-from forerun.client._results import Call, Failure, Mode, Result, Served, Status, ToolInfo, Totals
+from forerun.client._results import Call, ErasedServer, Failure, Mode, Result, Served, Status, ToolInfo, Totals
 from forerun.client._running_plan import RunningPlan
 from forerun.client._session import AsyncSession
 from forerun.client._sync import Client, Session
@@ -56,6 +56,7 @@ __all__ = [
     "Client",
     "Conversation",
     "Direct",
+    "ErasedServer",
     "Failure",
     "ForerunClientError",
     "Form",

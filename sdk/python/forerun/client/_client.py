@@ -20,7 +20,7 @@ from forerun.client._errors import ForerunClientError, InvalidRequest, NotConfig
 from forerun.client._ids import Ids, SystemIds
 from forerun.client._local import resolve
 from forerun.client._ports import Listener
-from forerun.client._results import Mode, ToolInfo, Totals, only_reads, totals_of
+from forerun.client._results import ErasedServer, Mode, ToolInfo, Totals, only_reads, totals_of
 from forerun.client._session import AsyncSession
 from forerun.client._tools import Tool, ToolHost
 from forerun.v1 import answer_pb2_grpc, session_pb2, session_pb2_grpc
@@ -192,6 +192,25 @@ class AsyncClient(ToolHost):
         request = session_pb2.SetSpeculationRequest(on=on, tenant=tenant, reason=reason)
         return int((await self._unary("SetSpeculation", request)).revision)
 
+    async def erase_histories(self, tenant: str, *, wait_seconds: float = 10.0) -> list[ErasedServer]:
+        """Makes all model servers forget the earlier outputs of a tenant's agents, from which they draft.
+
+        A server that is away now erases them when it is back, before it reads what it has saved.
+
+        Args:
+            tenant: Whose. A user's token may name its own tenant, an operator's any.
+            wait_seconds: How long to wait for the servers that run, at most 60. They go on with it in any case.
+
+        Returns:
+            What each model server that runs has erased, by name.
+
+        Raises:
+            ForerunClientError: the platform does not answer, or refuses.
+        """
+        request = session_pb2.EraseHistoriesRequest(tenant=tenant, wait_seconds=wait_seconds)
+        response = await self._unary("EraseHistories", request, _UNARY_SECONDS + wait_seconds)
+        return [ErasedServer(one.name, one.erased, one.histories, one.tokens, one.files) for one in response.servers]
+
     def answers(self, agent: str, *, session: str = "") -> Answers:
         """Answers of the platform's models.
 
@@ -260,9 +279,9 @@ class AsyncClient(ToolHost):
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self._token}"),) if self._token else ()
 
-    async def _unary(self, method: str, request: Any) -> Any:
+    async def _unary(self, method: str, request: Any, seconds: float = _UNARY_SECONDS) -> Any:
         try:
-            return await getattr(self._open_stub(), method)(request, timeout=_UNARY_SECONDS, metadata=self._metadata())
+            return await getattr(self._open_stub(), method)(request, timeout=seconds, metadata=self._metadata())
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address).error from error
 

@@ -216,6 +216,25 @@ class Totals:
         return self.outcomes.get("ready", 0) + self.outcomes.get("joined", 0)
 
 
+@dataclass(frozen=True, slots=True)
+class ErasedServer:
+    """What a model server has erased of a tenant.
+
+    Attributes:
+        name: Of the server.
+        erased: It is done. False: it has not said so in time, and goes on with it.
+        histories: That went from its memory.
+        tokens: In them.
+        files: That went from its disk.
+    """
+
+    name: str
+    erased: bool
+    histories: int = 0
+    tokens: int = 0
+    files: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInfo:
     """A tool that a session can call.

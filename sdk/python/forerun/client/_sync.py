@@ -15,7 +15,7 @@ from forerun.client._direct import Direct
 from forerun.client._errors import InvalidRequest
 from forerun.client._json import Arguments
 from forerun.client._plan import OnFailure, PlanResult, PlanTask
-from forerun.client._results import Call, Mode, Result, ToolInfo, Totals
+from forerun.client._results import Call, ErasedServer, Mode, Result, ToolInfo, Totals
 from forerun.client._session import AsyncSession
 
 _T = TypeVar("_T")
@@ -297,6 +297,10 @@ class Client:
     def set_speculation(self, *, on: bool, tenant: str = "", reason: str = "") -> int:
         """Switches speculation; see `AsyncClient.set_speculation`."""
         return self._open_loop().run(self._client.set_speculation(on=on, tenant=tenant, reason=reason))
+
+    def erase_histories(self, tenant: str, *, wait_seconds: float = 10.0) -> list[ErasedServer]:
+        """Makes all model servers forget a tenant; see `AsyncClient.erase_histories`."""
+        return self._open_loop().run(self._client.erase_histories(tenant, wait_seconds=wait_seconds))
 
     def _open_loop(self) -> _Loop:
         if self._loop is None:

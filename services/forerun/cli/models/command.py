@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from forerun.cli.models.calibrating import run_calibrate
+from forerun.cli.models.erasing import add_erase_options, run_erase
 from forerun.cli.models.serving import add_serve_options, run_serve
 from forerun.core.errors import CoreError
 from forerun.core.tokens.depth import StepTable
@@ -67,6 +68,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ended by itself, 3: there is no server or no profile.",
     )
     add_serve_options(serving)
+    erasing = actions.add_parser(
+        "erase",
+        help="make every model server forget a tenant",
+        description="Erases what model servers remember of a tenant: its agents' earlier outputs, from which they "
+        "draft, in memory and on disk. A server that is away erases it when it is back, before it reads what it has "
+        "saved. What is said afterwards is remembered again. The platform is FORERUN_ADDRESS with FORERUN_TOKEN, else "
+        "the one that `forerun up` started here. Exit code 1: refused, or a server that runs has not said in time that "
+        "it is done, 3: no platform.",
+    )
+    add_erase_options(erasing)
     for action in (rendering, checking, calibrating, serving):
         action.add_argument("profile", metavar="PROFILE", help="a file, or the name of a built-in profile")
     for action in (rendering, checking, calibrating):
@@ -79,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
     base = Path.cwd()
     try:
+        if args.action == "erase":
+            return run_erase(args)
         if args.action == "serve":
             return run_serve(Source(args.profile, base, lambda profile: depths_of(profile, base)), args)
         profile = read_profile(args.profile)

@@ -8,13 +8,19 @@ import contextlib
 import signal
 import sys
 import tempfile
-import time
+from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from forerun.cli.models.platform import add_platform_options, name_of, platform_of
+from forerun.runtime.clock import SystemClock
 from forerun.runtime.settings import EXIT_FAILED
+from forerun.serving.governed import Following, Governed
 from forerun.serving.health import health
 from forerun.serving.keeper import Keeper
-from forerun.serving.profile import TensorRtLlmEngine, VllmEngine, read_profile
+from forerun.serving.orders import OrderFolder
+from forerun.serving.profile import EngineSpeculation, TensorRtLlmEngine, VllmEngine, read_profile
 from forerun.serving.server import HOME, Options, Running, find_installation, running
 from forerun.serving.service import ServedProfile, Source
 
@@ -36,6 +42,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-seconds", type=float, default=10.0, metavar="SECONDS", help="texts have so long to end (default: 10)"
     )
+    add_platform_options(parser)
 
 
 def run_serve(source: Source, args: argparse.Namespace) -> int:
@@ -55,34 +62,54 @@ async def _serve(source: Source, args: argparse.Namespace) -> int:
     stop = asyncio.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(one, stop.set)
-    on_gpu = isinstance(read_profile(source.name).target, VllmEngine | TensorRtLlmEngine)
+    profile, clock = read_profile(source.name), SystemClock()
     options = Options(
         stop_seconds=args.stop_seconds,
         grpc_address=args.grpc_address,
         http_address=args.http_address,
         metrics_address=args.metrics_address,
-        gpu_metrics=on_gpu,
+        gpu_metrics=isinstance(profile.target, VllmEngine | TensorRtLlmEngine),
     )
+    connect = platform_of(args, clock)
     installation = find_installation(args.triton)
     with tempfile.TemporaryDirectory(prefix="forerun-models-") as folder:
         repository = Path(folder) / "repository"
         repository.mkdir()
-        async with running(installation, repository, None, options) as server:
+        async with running(installation, repository, None, options) as server, contextlib.AsyncExitStack() as closing:
             keeper = Keeper(server.client, repository)
-            served = ServedProfile(keeper, source, _say, time.monotonic, interval_seconds=args.interval)
+            governed = None
+            if connect is not None:
+                orders = OrderFolder(Path(folder) / "orders")
+                source = replace(source, orders=orders.path)
+                following = Following(
+                    name=name_of(args), profile=profile.name, pool=args.pool,
+                    obeys=not isinstance(profile.speculation, EngineSpeculation),
+                )  # fmt: skip
+                governed = Governed(following, connect, orders, keeper, clock=clock, say=_say)
+                closing.push_async_callback(governed.close)
+            served = ServedProfile(keeper, source, _say, clock.monotonic, interval_seconds=args.interval)
             async with health(args.health_address, lambda: served.ready and not stop.is_set()):
-                return await _until_the_end(served, server, stop)
+                return await _until_the_end(_running(served, governed, server, args.broker_seconds), server, stop)
 
 
-async def _until_the_end(served: ServedProfile, server: Running, stop: asyncio.Event) -> int:
+async def _running(served: ServedProfile, governed: Governed | None, server: Running, broker_seconds: float) -> None:
+    """Serves, for ever."""
+    if governed is not None:
+        await governed.hear(broker_seconds)
+    await served.start()
+    _say(f"ready: KServe on {server.grpc_address}, metrics on {server.metrics_address}")
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(served.watch())
+            if governed is not None:
+                tasks.create_task(governed.run())
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None  # what ended the serving, as whoever waits for it knows it
+
+
+async def _until_the_end(serve: Coroutine[Any, Any, None], server: Running, stop: asyncio.Event) -> int:
     """Exit code: 0 where it was stopped, 1 where the server ended by itself."""
-
-    async def serve() -> None:
-        await served.start()
-        _say(f"ready: KServe on {server.grpc_address}, metrics on {server.metrics_address}")
-        await served.watch()
-
-    serving = asyncio.create_task(serve())
+    serving = asyncio.create_task(serve)
     ended = asyncio.ensure_future(server.ended())
     stopped = asyncio.create_task(stop.wait())
     waiting = (serving, ended, stopped)
