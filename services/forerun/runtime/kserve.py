@@ -41,6 +41,16 @@ _DEAD_BACKEND: Final = ("is not healthy", "Stub process", "failed to send IPC")
 _END_SECONDS: Final = 1.0
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """One message to or from a model server: token ids and texts, never logits."""
+CHANNEL_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+"""Arguments of a channel. No keepalive: a Triton server takes one ping in five minutes and none without a call, unless
+it was started otherwise, and a connection that broke is noticed by the bounds of the calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +181,7 @@ class KServeClient:
     def __init__(self, address: str, *, default_seconds: float = 10.0) -> None:
         self.address = address
         self._default_seconds = default_seconds
-        self._channel = grpc.aio.insecure_channel(
-            address,
-            options=(
-                ("grpc.use_local_subchannel_pool", 1),
-                ("grpc.enable_http_proxy", 0),
-                ("grpc.max_send_message_length", MESSAGE_BYTES),
-                ("grpc.max_receive_message_length", MESSAGE_BYTES),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1_000),
-            ),
-        )
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = GRPCInferenceServiceStub(self._channel)
 
     async def close(self) -> None:

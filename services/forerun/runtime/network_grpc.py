@@ -192,7 +192,7 @@ def server_options(options: NetworkOptions) -> _Options:
         *_shared_options(options),
         # Two servers on one port would share its connections at random; a taken port has to be an error.
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _milliseconds(options.tolerated_ping_seconds)),
+        ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(options.tolerated_ping_seconds)),
     ]
     if options.max_connection_age_seconds is not None:
         arguments += [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,9 +15,10 @@ import forerun.client.compiler
 from forerun.client import Mode, Served, Status, Totals, _asking, _calls, _channel, _json, _tools
 from forerun.client._errors import _CLASS_OF_CODE
 from forerun.core import limits, outcomes
+from forerun.runtime import kserve
 from forerun.runtime.errors import ForerunError
 from forerun.runtime.network import NetworkOptions
-from forerun.runtime.network_grpc import channel_options
+from forerun.runtime.network_grpc import channel_options, server_options
 from forerun.v1 import session_pb2
 
 
@@ -23,7 +27,37 @@ def test_channels_are_those_of_the_platform() -> None:
 
 
 def test_servers_accept_the_clients_pings() -> None:
-    assert NetworkOptions().tolerated_ping_seconds < _channel.KEEPALIVE_SECONDS
+    """What counts is what the two sides are told, in the library's own words."""
+    server = dict(server_options(NetworkOptions()))
+    for channel in (dict(_channel.channel_options()), dict(channel_options(NetworkOptions()))):
+        assert 2 * int(server["grpc.http2.min_ping_interval_without_data_ms"]) < int(channel["grpc.keepalive_time_ms"])
+        assert server["grpc.keepalive_permit_without_calls"] == channel["grpc.keepalive_permit_without_calls"] == 1
+        assert channel["grpc.http2.max_pings_without_data"] == 0, "else pings of an idle stream run out"
+
+
+def test_model_servers_are_not_pinged() -> None:
+    """Triton takes one ping in five minutes, and none without a call."""
+    assert not {key for key, _ in kserve.CHANNEL_OPTIONS if "keepalive" in key or "ping" in key}
+
+
+def test_every_option_is_one_that_the_library_knows() -> None:
+    """An unknown one is taken without a word, and does nothing."""
+    told = [
+        *_channel.channel_options(),
+        *channel_options(NetworkOptions()),
+        *server_options(NetworkOptions(max_connection_age_seconds=1.0)),
+        *kserve.CHANNEL_OPTIONS,
+    ]
+    assert unknown(key for key, _ in told) == set()
+    assert unknown(["grpc.keepalive_time_ms", "grpc.keepalive_tyme_ms"]) == {"grpc.keepalive_tyme_ms"}
+
+
+def unknown(keys: Iterable[str]) -> set[str]:
+    """Those that the library itself does not name."""
+    found = find_spec("grpc._cython.cygrpc")
+    assert found is not None and found.origin is not None
+    library = Path(found.origin).read_bytes()
+    return {key for key in keys if key.encode() + b"\0" not in library}
 
 
 def test_bounds_are_those_of_the_platform() -> None:

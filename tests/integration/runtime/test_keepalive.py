@@ -34,17 +34,44 @@ def network(options: NetworkOptions) -> GrpcNetwork:
     )
 
 
+# Production's 30 s and 5 s, divided by 30: a client pings once a second, as often as the library lets it. Three
+# pings too many are borne, so a server that did not know what it should tolerate would break the connection after 4 s.
+SCALED = NetworkOptions(keepalive_seconds=1.0, keepalive_timeout_seconds=0.5, tolerated_ping_seconds=5.0 / 30.0)
+SILENCE_SECONDS = 8.0
+
+
 async def test_an_idle_stream_survives_many_pings() -> None:
-    # Production's 30 s and 5 s, divided by 100: six minutes of silence in a few seconds.
-    mesh = network(NetworkOptions(keepalive_seconds=0.3, keepalive_timeout_seconds=0.5, tolerated_ping_seconds=0.05))
+    mesh = network(SCALED)
     server = await mesh.serve("echo", "127.0.0.1:0", [register], services=[SERVICE])
     call: Any = mesh.channel(server.address).stream_stream(f"/{SERVICE}/Both")()
     await call.write(b"a")
     assert await call.read() == b"a"
-    await asyncio.sleep(3.6)
+    await asyncio.sleep(SILENCE_SECONDS)
     await call.write(b"b")
     assert await call.read() == b"b"
     call.cancel()
+    await mesh.close()
+    await server.stop(0)
+
+
+async def test_an_idle_connection_survives_many_pings_without_a_call() -> None:
+    mesh = network(SCALED)
+    peers: list[str] = []
+
+    async def peer(request: bytes, context: Any) -> bytes:
+        peers.append(context.peer())
+        return request
+
+    def register_peer(server: Any) -> None:
+        handlers: dict[str, Any] = {"Peer": grpc.unary_unary_rpc_method_handler(peer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    server = await mesh.serve("echo", "127.0.0.1:0", [register_peer], services=[SERVICE])
+    stub: Any = mesh.channel(server.address).unary_unary(f"/{SERVICE}/Peer")
+    await stub(b"", timeout=10.0)
+    await asyncio.sleep(SILENCE_SECONDS)
+    await stub(b"", timeout=10.0)
+    assert peers[0] == peers[1], "another connection was made: the first one was told to go away"
     await mesh.close()
     await server.stop(0)
 
