@@ -96,6 +96,7 @@ class Governed:
         self._switch: Switch | None = None
         self._subscriptions: list[Subscription] = []
         self._pool: int | None = None
+        self._pool_told = False
         self._off = False
         self._heard_at = clock.monotonic()
         self._bounds = Bounds()
@@ -134,6 +135,7 @@ class Governed:
         """Follows, erases and reports, for ever. The models have to be loaded."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_following())
+            tasks.create_task(self._keep_erasing())
             tasks.create_task(self._keep_reporting())
 
     async def close(self) -> None:
@@ -153,8 +155,7 @@ class Governed:
                 await self._unfollow()  # a broker that was started anew may have another address and password
             await self._follow()
             self._bound()
-            await self._erase()
-            await _either(self._woken, LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow(self) -> bool:
         """Connects and listens where that is not done yet; whether it is."""
@@ -162,10 +163,11 @@ class Governed:
             return True
         try:
             self._bus = bus = await self._connect()
-            self._switch = Switch(bus, self._clock, self._bound)
-            await self._switch.start()
-            if self._following.pool:
-                self._subscriptions.append(await bus.kv(CAPACITY).watch(self._following.pool, self._hear_capacity))
+            # Until the whole of it is heard, what was heard before holds: a half would lift what is off.
+            switch = Switch(bus, self._clock, self._bound)
+            await switch.start()
+            self._switch = switch
+            await self._follow_pool(bus)
             self._subscriptions.append(await bus.kv(ERASURES).watch("", self._hear_erasure))
         except ForerunError as error:
             self._tell("broker", f"the broker is not followed yet: {error.message}")
@@ -178,6 +180,14 @@ class Governed:
         self._orders.erased(self._erasures)
         self._bound()
         return True
+
+    async def _follow_pool(self, bus: Bus) -> None:
+        if not self._following.pool:
+            return
+        self._pool_told = False
+        self._subscriptions.append(await bus.kv(CAPACITY).watch(self._following.pool, self._hear_capacity))
+        if not self._pool_told:
+            self._pool = None  # it was deleted while nobody heard it
 
     async def _unfollow(self) -> None:
         for one in self._subscriptions:
@@ -193,6 +203,7 @@ class Governed:
     async def _hear_capacity(self, key: str, entry: Entry | None) -> None:
         if key != self._following.pool:
             return  # another pool, whose name begins with ours
+        self._pool_told = True
         try:
             capacity = capacity_pb2.PoolCapacity.FromString(b"" if entry is None else entry.value)
         except DecodeError:
@@ -236,6 +247,13 @@ class Governed:
         self._say(f"{_sentence(bounds)}{obeyed}")
         self._news.set()
 
+    async def _keep_erasing(self) -> None:
+        """Beside following: a server that loads a model, which takes minutes, erases afterwards."""
+        while True:
+            if self._knows_erasures:
+                await self._erase()
+            await _either(self._woken, LOOK_SECONDS)
+
     async def _erase(self) -> None:
         """Erases what is to be erased; what does not work now is tried again at the next look."""
         for tenant, erasure in list(self._pending.items()):
@@ -250,9 +268,8 @@ class Governed:
             self._remember(tenant, erasure, gone)
 
     def _remember(self, tenant: str, erasure: str, gone: Mapping[str, int]) -> None:
-        erased = ErasedHistories(erasure, *(gone.get(name, 0) for name in ("histories", "tokens", "files")))
-        self._erased[tenant] = erased
-        self._erased.move_to_end(tenant)
+        erased = ErasedHistories(*(gone.get(name, 0) for name in ("histories", "tokens", "files")))
+        self._erased[erasure] = erased
         if len(self._erased) > limits.ERASURES_REPORTED:
             self._erased.popitem(last=False)
         self._say(

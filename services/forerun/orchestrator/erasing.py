@@ -11,7 +11,8 @@ from typing import Final
 
 from forerun.runtime.bus import Bus, Entry
 from forerun.runtime.clock import Clock
-from forerun.runtime.erasures import ErasedHistories, ServerReport, erasure_content
+from forerun.runtime.erasures import ErasedHistories, ServerReport, erasure_content, erasure_of
+from forerun.runtime.errors import Unavailable
 from forerun.runtime.ids import Ids
 from forerun.runtime.topology import ERASURES, SERVERS
 
@@ -33,33 +34,46 @@ class Erasure:
 
 @dataclass(slots=True)
 class _Answers:
-    """What servers say of one erasure."""
+    """What servers say of one erasure.
 
-    tenant: str
-    erasure: str
-    servers: dict[str, ErasedHistories | None] = field(default_factory=dict)
+    Attributes:
+        erasures: Its name, and those of later ones of the tenant: whoever has done one of these has done it.
+        reports: What each server that runs has erased.
+        news: There is another report.
+    """
+
+    erasures: list[str]
+    reports: dict[str, Mapping[str, ErasedHistories]] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def hear(self, name: str, entry: Entry | None) -> None:
         """A report, or the end of a server."""
         if entry is None:
-            self.servers.pop(name, None)
+            self.reports.pop(name, None)
         else:
-            self.servers[name] = self._done(entry.value)
+            self.reports[name] = _erased(entry.value)
         self.news.set()
 
-    def _done(self, content: bytes) -> ErasedHistories | None:
-        try:
-            found = ServerReport.read(content).erased.get(self.tenant)
-        except (ValueError, KeyError, TypeError):
-            _LOG.error("a model server's report cannot be read")
-            return None
-        return found if found is not None and found.erasure == self.erasure else None
+    @property
+    def servers(self) -> dict[str, ErasedHistories | None]:
+        """What each server has erased for it; None: it has not said so yet."""
+        return {
+            name: next((erased[one] for one in self.erasures if one in erased), None)
+            for name, erased in sorted(self.reports.items())
+        }
 
     @property
     def complete(self) -> bool:
         """Every server that runs has erased it."""
         return None not in self.servers.values()
+
+
+def _erased(content: bytes) -> Mapping[str, ErasedHistories]:
+    try:
+        return ServerReport.read(content).erased
+    except (ValueError, KeyError, TypeError, AttributeError):
+        _LOG.error("a model server's report cannot be read")
+        return {}
 
 
 class Erasing:
@@ -84,11 +98,11 @@ class Erasing:
             wait_seconds: How long to wait for the servers that run.
 
         Raises:
-            Unavailable: The broker did not store it: nobody hears of it.
+            Unavailable: The broker does not answer. Ask again: it may not have stored it.
         """
         name = self._ids.uuid7()
-        await self._bus.kv(ERASURES).put(tenant, erasure_content(name, self._clock.now()))
-        answers = _Answers(tenant, name)
+        revision = await self._bus.kv(ERASURES).put(tenant, erasure_content(name, self._clock.now()))
+        answers = _Answers([name])
         watch = await self._bus.kv(SERVERS).watch("", answers.hear)
         try:
             with contextlib.suppress(TimeoutError):
@@ -96,6 +110,15 @@ class Erasing:
                     while not answers.complete:
                         answers.news.clear()
                         await answers.news.wait()
+                        if not answers.complete:
+                            await self._look_for_later(tenant, revision, answers.erasures)
         finally:
             await watch.close()
-        return Erasure(name, dict(sorted(answers.servers.items())))
+        return Erasure(name, answers.servers)
+
+    async def _look_for_later(self, tenant: str, revision: int, erasures: list[str]) -> None:
+        """Adds the tenant's last erasure where it came after ours: servers that hear of both do only that one."""
+        with contextlib.suppress(Unavailable, ValueError, KeyError, TypeError):
+            last = await self._bus.kv(ERASURES).get(tenant)
+            if last is not None and last.revision > revision and (later := erasure_of(last.value)) not in erasures:
+                erasures.append(later)

@@ -16,13 +16,11 @@ class ErasedHistories:
     """What an erasure took away at one server.
 
     Attributes:
-        erasure: Its name.
         histories: In memory.
         tokens: In them.
         files: On disk.
     """
 
-    erasure: str
     histories: int
     tokens: int
     files: int
@@ -37,7 +35,7 @@ class ServerReport:
         profile: That it serves.
         depth: Tokens that may be drafted for a text in a pass, at most; None: as many as the profile allows.
         source: Who says so.
-        erased: The latest erasures, by tenant.
+        erased: The latest erasures, by their names, which are short, whatever tenants are called.
     """
 
     name: str
@@ -58,7 +56,7 @@ class ServerReport:
             ValueError, KeyError, TypeError: It is none.
         """
         given = json.loads(content)
-        erased = {str(tenant): ErasedHistories(**one) for tenant, one in given.pop("erased").items()}
+        erased = {str(erasure): ErasedHistories(**one) for erasure, one in given.pop("erased").items()}
         return cls(**given, erased=erased)
 
 

@@ -74,6 +74,18 @@ def test_every_server_that_runs_says_what_it_erased(play: Play, tmp_path: Path) 
             slow.let.clear()
             found = await s.client.erase_histories("acme", wait_seconds=1.0)
             assert [one.erased for one in found] == [True, False], "what was erased before is another erasure"
+            slow.let.set()
+            await asyncio.sleep(1.0)
+            slow.let.clear()
+            first, second, third = [
+                asyncio.create_task(s.client.erase_histories("acme", wait_seconds=30.0)) for _ in range(3)
+            ]
+            await asyncio.sleep(1.0)
+            slow.let.set()
+            began = s.platform.clock.monotonic()
+            for one in (first, second, third):
+                assert [server.erased for server in await one] == [True, True], "a later one is enough"
+            assert s.platform.clock.monotonic() - began < 1.0
         away = Loop()
         await s.client.erase_histories("rival")
         async with model_server(s, tmp_path, "c", away):
