@@ -148,8 +148,12 @@ def read_body(content: bytes) -> ChatBody:
     """
     try:
         given = json.loads(content)
-    except ValueError as error:
-        raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the body is not JSON") from error
+        if b"\\u" in content:
+            json.dumps(given, ensure_ascii=False).encode()  # JSON can spell half of a surrogate pair, which is no text
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the body holds half of a surrogate pair") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the body is not JSON, or nested too deeply") from error
     if not isinstance(given, dict):
         raise InvalidArgument(ErrorReason.ARGUMENT_INVALID, "the body is no JSON object")
     try:

@@ -38,6 +38,7 @@ _FINAL: Final = "triton_final_response"
 _ASK_FINAL: Final = "triton_enable_empty_final_response"
 _QUEUE_FULL: Final = "maximum queue size"
 _DEAD_BACKEND: Final = ("is not healthy", "Stub process", "failed to send IPC")
+_TOO_LARGE: Final = "message larger than max"
 _END_SECONDS: Final = 1.0
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """One message to or from a model server: token ids and texts, never logits."""
@@ -332,6 +333,12 @@ def _typed(error: grpc.aio.AioRpcError, model: str) -> ForerunError:
         return from_rpc_error(error)
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return NotFound(ErrorReason.NOT_FOUND, words, metadata={"model": model})
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in words:
+        return InvalidArgument(
+            ErrorReason.MESSAGE_TOO_LARGE,
+            f"{model}: a prompt or an answer of more than {MESSAGE_BYTES} bytes in one message",
+            metadata={"model": model},
+        )
     return _from_words(words, model)
 
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from forerun.core.race_replicas import Fault
 from forerun.runtime.errors import DeadlineExceeded, ErrorReason, ForerunError, NotFound
-from forerun.runtime.kserve import Inference, KServeClient, Response, StreamBounds, Tensor
+from forerun.runtime.kserve import MESSAGE_BYTES, Inference, KServeClient, Response, StreamBounds, Tensor
 from forerun.runtime.models.errors import ModelError
 from forerun.runtime.models.kserve import ServedModel
 from forerun.runtime.models.port import Deadlines, Message, ModelRequest
@@ -199,6 +199,17 @@ async def test_behind_the_model_port_each_deadline_is_named(bad: KServeClient, w
     assert caught.value.error.metadata["limit"] == limit
     assert caught.value.failed.fault is Fault.SLOW
     await stopped(bad, before)
+
+
+async def test_a_conversation_that_fits_into_no_message_is_refused_and_its_server_is_well(bad: KServeClient) -> None:
+    model = ServedModel("served", bad)
+    request = ModelRequest(messages=(Message("user", "w1 " * (MESSAGE_BYTES // 3 + 1)),))
+    with pytest.raises(ModelError) as caught:
+        async for _ in model.generate(request, Deadlines()):
+            pass
+    assert caught.value.error.reason is ErrorReason.MODEL_REFUSED
+    assert str(MESSAGE_BYTES) in caught.value.error.message
+    assert caught.value.failed.fault is Fault.REFUSED
 
 
 async def test_an_end_without_finish_is_no_answer(bad: KServeClient) -> None:

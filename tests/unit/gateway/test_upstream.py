@@ -92,6 +92,9 @@ class Door:
         body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": stream, "presence_penalty": 0.5}
         return await self._client.post("/v1/chat/completions", json=body, headers={"x-forerun-agent": agent})
 
+    async def send(self, body: str) -> httpx.Response:
+        return await self._client.post("/v1/chat/completions", content=body)
+
 
 def play(test: Callable[[Door], Any], *servers: Server) -> None:
     async def main(clock: Clock, ids: Ids) -> None:
@@ -152,6 +155,26 @@ def test_what_would_not_help_is_not_tried_again(error: str, status: int) -> None
     server = Server([("", error)])
     play(test, server)
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (r'"\ud83d"', "surrogate"),
+        (r'[{"type": "text", "text": "\uDE00\ud83d"}]', "surrogate"),
+        (4_000 * "[" + 4_000 * "]", "nested"),
+    ],
+)
+def test_what_no_model_can_read_is_refused_at_the_door(content: str, words: str) -> None:
+    async def test(door: Door) -> None:
+        response = await door.send(f'{{"model": "m", "messages": [{{"role": "user", "content": {content}}}]}}')
+        assert response.status_code == 400 and words in response.json()["error"]["message"]
+        whole = r'{"model": "m", "messages": [{"role": "user", "content": "\ud83d\ude00"}]}'
+        assert (await door.send(whole)).status_code == 200
+
+    server = Server()
+    play(test, server)
+    assert [one.messages[0].content for one in server.asked] == ["\N{GRINNING FACE}"]
 
 
 def test_a_stream_that_breaks_after_its_first_token_ends_with_an_error_and_is_never_begun_again() -> None:

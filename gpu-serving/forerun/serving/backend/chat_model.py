@@ -50,7 +50,7 @@ class TritonPythonModel:
             expected = [self._encoder.tokens(one)[:_EXPECTED_TOKENS] for one in asked.get("expected", ())]
         except Refused as refused:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"refused: {refused}"))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"refused: no conversation: {error}"))
         texts = np.array([json.dumps(expected)], dtype=np.object_)
         return pb_utils.InferenceResponse(

@@ -91,7 +91,8 @@ class ServedModel:
             "tools": json.loads(request.tools) if request.tools and request.describe_tools else [],
             "expected": request.expected,
         }
-        asked = Inference(model=CHAT, inputs=[Tensor("REQUEST", "BYTES", [json.dumps(conversation).encode()])])
+        content = json.dumps(conversation, ensure_ascii=False).encode()  # escaped it may be six times as long
+        asked = Inference(model=CHAT, inputs=[Tensor("REQUEST", "BYTES", [content])])
         found = await self._client.infer(asked, seconds=deadlines.first_token)
         prompt = found.tensors["TOKENS"].values
         # Drafts are found by what stands before them, so what is expected begins where the prompt ends.
