@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from forerun.sandbox.connectors.answers import Answers
 from forerun.sandbox.connectors.connections import Connections
 
 
@@ -72,8 +73,8 @@ async def connecting(most: int = 4, idle_most: int = 4, idle_seconds: float = 60
         await connections.aclose()
 
 
-async def ask(connections: Connections, port: int, content: bytes = b"") -> bytes:
-    request = httpx.Request("POST", f"http://127.0.0.1:{port}/x?y=1", content=content)
+async def ask(connections: Connections, port: int, content: bytes = b"", method: str = "POST") -> bytes:
+    request = httpx.Request(method, f"http://127.0.0.1:{port}/x?y=1", content=content)
     response = await connections.handle_async_request(request)
     try:
         return await response.aread()
@@ -109,6 +110,69 @@ async def test_bodies_come_whole_in_every_form() -> None:
     until_the_end = b"HTTP/1.1 200 OK\r\n\r\nuntil the end"
     async with serving(until_the_end, hang_up=True) as server, connecting() as connections:
         assert await ask(connections, server.port) == b"until the end"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\ncontent-length:  4 \n\nfine",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\nx: y\r\n\r\n",
+        b"HTTP/1.1 200\r\na: b\r\n c\r\nupgrade: h2c\r\nconnection: upgrade\r\ncontent-length: 4\r\n\r\nfine",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine",
+    ],
+    ids=["lines that end with LF", "a length beside chunks", "a folded header", "interim answers"],
+)
+async def test_what_servers_do_is_understood_also_in_pieces(answer: bytes) -> None:
+    async with serving(answer, ok(b"next")) as server, connecting() as connections:
+        assert [await ask(connections, server.port) for _ in range(2)] == [b"fine", b"next"]
+        assert server.connections == 1
+    answers = Answers()
+    answers.expect("GET")
+    for at in range(len(answer)):
+        assert not answers.complete
+        answers.feed(answer[at : at + 1])
+    assert (answers.complete, answers.reusable, b"".join(answers.parts)) == (True, True, b"fine")
+    assert answers.head is not None and answers.head.status == 200
+    assert all(value == value.strip() for _, value in answers.head.headers)
+
+
+@pytest.mark.parametrize(
+    ("answer", "method", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbye", "GET", b"bye"),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nbye", "GET", b"bye"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n", "HEAD", b""),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbye and no HTTP", "GET", b"bye"),
+    ],
+    ids=["it says so", "it is of an old version", "it has no content", "more came"],
+)
+async def test_a_connection_that_may_not_be_used_again_is_not(answer: bytes, method: str, body: bytes) -> None:
+    async with serving(answer, ok(b"two")) as server, connecting() as connections:
+        assert await ask(connections, server.port, method=method) == body
+        assert await ask(connections, server.port) == b"two"
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_without_content_leaves_the_connection(status: int) -> None:
+    answer = b"HTTP/1.1 %d None\r\n\r\n" % status
+    async with serving(answer, ok(b"two")) as server, connecting() as connections:
+        assert [await ask(connections, server.port) for _ in range(2)] == [b"", b"two"]
+        assert server.connections == 1
+
+
+async def test_the_length_of_a_request_is_its_own_whatever_headers_say() -> None:
+    async with serving(ok(b"one"), ok(b"two")) as server, connecting() as connections:
+        for headers in ({"content-length": "1"}, {"transfer-encoding": "chunked"}):
+            url = f"http://127.0.0.1:{server.port}/"
+            response = await connections.handle_async_request(
+                httpx.Request("POST", url, headers=headers, stream=httpx.ByteStream(b"abc"))
+            )
+            await response.aread()
+            await response.aclose()
+        assert server.connections == 1
+    for request in server.requests:
+        assert request.endswith(b"\r\nContent-Length: 3\r\n\r\nabc") and b"chunked" not in request
 
 
 async def test_a_connection_that_was_closed_while_idle_is_not_used() -> None:
@@ -151,7 +215,19 @@ async def test_more_requests_than_connections_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"no http at all\r\n\r\n"], ids=len
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n4\r\nhalf\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\na: \0\r\ncontent-length: 4\r\n\r\nhalf",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\na: " + b"x" * 400_000 + b"\r\ncontent-length: 4\r\n\r\nhalf",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20_000 + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nhalf",
+        b"no http at all\r\n\r\n",
+    ],
+    ids=len,
 )
 async def test_half_an_answer_is_none(answer: bytes) -> None:
     async with serving(answer, hang_up=True) as server, connecting() as connections:
@@ -191,6 +267,31 @@ async def test_what_does_not_connect_was_certainly_not_sent() -> None:
             async with serving(ok(b"x")) as server:
                 url = f"http://127.0.0.1:{server.port}/"
                 await connections.handle_async_request(httpx.Request("GET", url, headers={"a": "b\r\nc: d"}))
+        for headers in ({"a b": "c"}, {"a": "b\0"}, {"a": " b"}, {"": "b"}):
+            await refused(connections, httpx.Request("GET", HTTP, headers=headers))
+        await refused(connections, httpx.Request("GET /x HTTP/1.1\r\na: b", HTTP))
+        unquoted = httpx.Request("GET", HTTP)
+        unquoted.url = Unquoted(HTTP)
+        await refused(connections, unquoted)
+
+
+HTTP = "http://127.0.0.1/"
+
+
+class Unquoted(httpx.URL):
+    """An address that httpx would not make."""
+
+    @property
+    def raw_path(self) -> bytes:
+        return b"/x y"
+
+
+async def refused(connections: Connections, request: httpx.Request) -> None:
+    async with serving(ok(b"x")) as server:
+        request.url = type(request.url)(request.url.copy_with(port=server.port))
+        with pytest.raises(httpx.LocalProtocolError):
+            await connections.handle_async_request(request)
+        assert not server.requests
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")

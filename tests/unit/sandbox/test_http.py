@@ -81,6 +81,22 @@ async def test_arguments_that_the_address_does_not_name_become_the_query() -> No
     assert urls == ["http://desk.test/docs/a%2Fb?fixed=1&q=x+y&tags=1&tags=2&deep=%7B%22k%22%3Atrue%7D"]
 
 
+async def test_a_request_says_whose_it_is_and_how_long_also_where_it_is_empty() -> None:
+    seen: list[httpx.Headers] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers)
+        return httpx.Response(200)
+
+    await call(answer, HttpEndpoint("POST", "http://desk.test:8080/", json_body=True), b'{"a": 1}')
+    await call(answer, HttpEndpoint("post", "http://desk.test/"))
+    await call(answer, HttpEndpoint("GET", "http://desk.test/", headers={"Host": "front.test"}))
+    assert [(one["host"], one.get("content-length")) for one in seen] == [
+        ("desk.test:8080", "8"), ("desk.test", "0"), ("front.test", None)
+    ]  # fmt: skip
+    assert all(len(one.get_list("host")) == 1 for one in seen)
+
+
 @pytest.mark.parametrize("status", [404, 422, 500, 302])
 async def test_other_statuses_are_answers_marked_as_errors(status: int) -> None:
     headers = {"location": "http://elsewhere.test/"} if status == 302 else {}

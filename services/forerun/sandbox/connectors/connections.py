@@ -8,17 +8,25 @@ a request is one write, and an idle connection is known to be gone the moment th
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, cast
 
-import h11
 import httpx
+
+from forerun.sandbox.connectors.answers import Answers, Head
 
 # More than this waits in the kernel until what has come was read.
 _UNREAD_BYTES: Final = 256 * 1024
 _CONNECT_SECONDS: Final = 10.0
+
+# RFC 9110 and 9112: what a request is made of. Nothing else may reach the wire, or an argument could add a header.
+_TOKEN: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+_TARGET: Final = re.compile(rb"[\x21-\x7e]+")
+_VALUE: Final = re.compile(rb"(?:[^\x00\s]+(?:[ \t]+[^\x00\s]+)*)?")
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 _Origin = tuple[str, str, int, str]
 
@@ -57,8 +65,8 @@ class Connections(httpx.AsyncBaseTransport):
             self._places.release()
             raise
         return httpx.Response(
-            head.status_code, headers=head.headers.raw_items(), stream=_Body(connection, self), request=request,
-            extensions={"http_version": b"HTTP/" + head.http_version, "reason_phrase": bytes(head.reason)},
+            head.status, headers=head.headers, stream=_Body(connection, self), request=request,
+            extensions={"http_version": b"HTTP/" + head.version.encode(), "reason_phrase": head.reason},
         )  # fmt: skip
 
     async def aclose(self) -> None:
@@ -141,7 +149,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, origin: _Origin) -> None:
         self.origin = origin
         self.idle_since = 0.0
-        self._state = h11.Connection(h11.CLIENT)
+        self._answers = Answers()
         self._transport: asyncio.Transport | None = None
         self._busy = True
         self._unread_bytes = 0
@@ -161,7 +169,7 @@ class _Connection(asyncio.Protocol):
         if not self._busy:
             self.close()
             return
-        self._state.receive_data(data)
+        self._answers.feed(data)
         self._unread_bytes += len(data)
         if self._unread_bytes > _UNREAD_BYTES and self._transport is not None and not self._paused:
             self._paused = True
@@ -171,7 +179,7 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The other side says nothing more."""
         self._over = True
-        self._state.receive_data(b"")
+        self._answers.end()
         self._arrived()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -191,40 +199,38 @@ class _Connection(asyncio.Protocol):
         """It can be used: neither side has closed it."""
         return not self._over and self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: httpx.Request) -> h11.Response:
+    async def exchange(self, request: httpx.Request) -> Head:
         """Sends a request and reads the head of its response."""
         assert isinstance(request.stream, httpx.AsyncByteStream) and self._transport is not None
+        content = b"".join([part async for part in request.stream])
+        data = _head(request, len(content)) + content
         self._busy = True
-        try:
-            head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
-            data = [self._state.send(head) or b""]
-            async for part in request.stream:
-                data.append(self._state.send(h11.Data(data=part)) or b"")
-            data.append(self._state.send(h11.EndOfMessage()) or b"")
-        except h11.LocalProtocolError as error:
-            raise httpx.LocalProtocolError(str(error), request=request) from error
-        self._transport.write(b"".join(data))
-        event = await self.event()
-        while isinstance(event, h11.InformationalResponse):
-            event = await self.event()
-        if not isinstance(event, h11.Response):
-            raise httpx.RemoteProtocolError("the server hung up without a response", request=request)
-        return event
+        answers = self._answers
+        answers.expect(request.method)
+        self._transport.write(data)
+        while answers.head is None:
+            await self._more()
+        return answers.head
 
-    async def event(self) -> h11.Event:
-        """The next event of the response."""
-        try:
-            while (event := self._state.next_event()) is h11.NEED_DATA:
-                await self._more()
-        except h11.RemoteProtocolError as error:
-            if self._lost is not None:
-                raise httpx.ReadError(str(self._lost)) from self._lost
-            raise httpx.RemoteProtocolError(str(error)) from error
-        if not isinstance(event, h11.Event):
-            raise httpx.RemoteProtocolError("the server wants to change the protocol")
-        return event
+    async def part(self) -> bytes | None:
+        """The next bytes of the response's content; None at its end."""
+        answers = self._answers
+        while not answers.parts:
+            if answers.complete:
+                return None
+            await self._more()
+        return answers.parts.popleft()
 
     async def _more(self) -> None:
+        """Waits until more has come.
+
+        Raises:
+            TransportError: nothing will.
+        """
+        if self._answers.fault:
+            if self._lost is not None:
+                raise httpx.ReadError(str(self._lost)) from self._lost
+            raise httpx.RemoteProtocolError(self._answers.fault)
         self._unread_bytes = 0
         if self._paused and self.alive and self._transport is not None:
             self._paused = False
@@ -237,12 +243,9 @@ class _Connection(asyncio.Protocol):
 
     def renew(self) -> bool:
         """Makes it ready for another request; False where it cannot be used again."""
-        if self._state.our_state is not h11.DONE or self._state.their_state is not h11.DONE or not self.alive:
+        if not self._answers.reusable or self._paused or not self.alive:
             return False
-        unasked, _ = self._state.trailing_data
-        if unasked:
-            return False
-        self._state.start_next_cycle()
+        self._unread_bytes = 0
         self._busy = False
         return True
 
@@ -260,9 +263,8 @@ class _Body(httpx.AsyncByteStream):
         self._connections: Connections | None = connections
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while not isinstance(event := await self._connection.event(), h11.EndOfMessage):
-            if isinstance(event, h11.Data):
-                yield bytes(event.data)
+        while (part := await self._connection.part()) is not None:
+            yield part
 
     async def aclose(self) -> None:
         """Gives the connection back, or hangs up in the middle of a response. May be repeated."""
@@ -275,3 +277,26 @@ def _origin(request: httpx.Request) -> _Origin:
     url = request.url
     port = url.port or (443 if url.scheme == "https" else 80)
     return url.scheme, url.host, port, str(request.extensions.get("sni_hostname") or url.host)
+
+
+def _head(request: httpx.Request, content_bytes: int) -> bytes:
+    """What goes before the content. Its length is said here, whatever headers say of it.
+
+    Raises:
+        LocalProtocolError: something of it is not what HTTP allows.
+    """
+    method, target = request.method.encode(), request.url.raw_path
+    lines = [b"%b %b HTTP/1.1" % (method, target)]
+    fine = _TOKEN.fullmatch(method) is not None and _TARGET.fullmatch(target) is not None
+    framed = content_bytes > 0
+    for name, value in request.headers.raw:
+        if name.lower() in _FRAMING:
+            framed = True
+            continue
+        fine = fine and _TOKEN.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
+        lines.append(b"%b: %b" % (name, value))
+    if not fine:
+        raise httpx.LocalProtocolError("a method, an address or a header has characters that HTTP does not allow")
+    if framed:
+        lines.append(b"Content-Length: %d" % content_bytes)
+    return b"\r\n".join(lines) + b"\r\n\r\n"

@@ -62,12 +62,7 @@ class Egress:
 
     def allows_name(self, host: str) -> bool:
         """True where connecting to a host may be tried."""
-        name = host.lower().rstrip(".")
-        address = _parsed(name)
-        if address is not None:
-            return self._lists(address)
-        parts = name.split(".")
-        return name in self.names or any("." + ".".join(parts[at:]) in self.names for at in range(1, len(parts)))
+        return _allows_name(self, host)
 
     def allows_address(self, host: str, address: str) -> bool:
         """True where an address that a name has led to may be connected to.
@@ -78,7 +73,7 @@ class Egress:
         found = ipaddress.ip_address(address.partition("%")[0])
         if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
             found = found.ipv4_mapped
-        if self._lists(found):
+        if _lists(self, found):
             return True
         if found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved:
             return False
@@ -86,8 +81,19 @@ class Egress:
             return host.lower().rstrip(".") == "localhost" and "localhost" in self.names
         return self.allows_name(host)
 
-    def _lists(self, address: _Address) -> bool:
-        return any(address in network for network in self.networks if network.version == address.version)
+
+@lru_cache(maxsize=1_024)
+def _allows_name(egress: Egress, host: str) -> bool:
+    name = host.lower().rstrip(".")
+    address = _parsed(name)
+    if address is not None:
+        return _lists(egress, address)
+    parts = name.split(".")
+    return name in egress.names or any("." + ".".join(parts[at:]) in egress.names for at in range(1, len(parts)))
+
+
+def _lists(egress: Egress, address: _Address) -> bool:
+    return any(address in network for network in egress.networks if network.version == address.version)
 
 
 @lru_cache(maxsize=1_024)
@@ -119,16 +125,19 @@ async def judged_addresses(
     Raises:
         ToolFault: The host or all of its addresses are not allowed, or it has none.
     """
-    refusal = rejected(ErrorReason.EGRESS_DENIED, "the tool's server may not connect there; see `egress` of its policy")
     if not egress.allows_name(host):
-        raise refusal
+        raise _refusal()
     if _parsed(host) is not None:
         return [host.strip("[]")]
     addresses = await _looked_up(host, port, resolve, seconds)
     allowed = [address for address in dict.fromkeys(addresses) if egress.allows_address(host, address)]
     if not allowed:
-        raise refusal
+        raise _refusal()
     return allowed
+
+
+def _refusal() -> ToolFault:
+    return rejected(ErrorReason.EGRESS_DENIED, "the tool's server may not connect there; see `egress` of its policy")
 
 
 async def _looked_up(host: str, port: int, resolve: Resolve, seconds: float) -> Sequence[str]:
