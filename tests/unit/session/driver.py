@@ -48,6 +48,7 @@ from forerun.core.session import (
 from forerun.core.session import effects as fx
 
 ORDERS = ResourceTemplate("orders/{id}")
+SOURCE = ResourceTemplate("orders/{of}")
 SHARED = ResourceTemplate("stock/{id}", Scope.SHARED)
 
 CONTRACTS = {
@@ -56,9 +57,11 @@ CONTRACTS = {
     "get": Contract("get", "s", Effect.READ, reads=(ORDERS,), speculate=True),
     "set": Contract("set", "s", Effect.WRITE, writes=(ORDERS,)),
     "put": Contract("put", "s", Effect.WRITE, writes=(ORDERS,), idempotent=True),
+    "copy": Contract("copy", "s", Effect.WRITE, reads=(SOURCE,), writes=(ORDERS,), idempotent=True),
     "stock": Contract("stock", "s", Effect.READ, reads=(SHARED,), speculate=True),
     "sell": Contract("sell", "s", Effect.WRITE, writes=(SHARED,)),
     "fill": Contract("fill", "s", Effect.WRITE, writes=(SHARED,), idempotent=True),
+    "ship": Contract("ship", "s", Effect.WRITE, reads=(ResourceTemplate("ws"),), writes=(ORDERS,), idempotent=True),
     "build": Contract("build", "s", Effect.WRITE, writes=(ResourceTemplate("ws"),), staged=True, speculate=True),
     "look": Contract("look", "s", Effect.READ, reads=(ResourceTemplate("ws"),), speculate=True),
     "web": Contract("web", "s", Effect.READ, reads=(ResourceTemplate("web"),), open_world=True, speculate=True),

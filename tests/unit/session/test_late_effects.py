@@ -88,6 +88,30 @@ def test_what_must_not_run_beside_a_write_of_its_message_waits_until_that_has_re
     assert d.answers[(1, 1)].status is CallStatus.OK
 
 
+def test_a_write_waits_until_one_of_its_message_has_really_stopped_that_could_still_read_what_it_changes() -> None:
+    d = Driver(stop_seconds=3.0, seconds={"copy": 1000.0})
+    d.ask(1, asked(0, "copy", id=1, of=2), asked(1, "put", id=2, v=1))
+    d.run(until=1.0)
+    d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=3.9)
+    assert [tool for tool, _, _ in d.executed] == ["copy"]
+    d.run()
+    assert [tool for tool, _, _ in d.executed] == ["copy", "put"]
+
+
+def test_what_ran_ahead_is_not_merged_while_a_write_of_its_message_is_stopped_that_could_see_it() -> None:
+    d = Driver(stop_seconds=3.0, seconds={"ship": 1000.0})
+    d.propose(proposal("build", x=1))
+    d.run(until=5.0)
+    d.ask(1, asked(0, "ship", id=1), asked(1, "build", x=1))
+    d.run(until=6.0)
+    d.do(d.machine.cancel((1, 0), d.now))
+    d.run(until=8.9)
+    assert not d.merged and (1, 1) not in d.answers
+    d.run()
+    assert d.answers[(1, 1)].status is CallStatus.OK
+
+
 def test_what_touches_nothing_of_a_write_that_is_being_stopped_does_not_wait_for_it() -> None:
     d = Driver(stop_seconds=4.0, seconds={"set": 1000.0})
     d.ask(1, asked(0, "set", id=1, v=1), asked(1, "put", id=2, v=1), asked(2, "get", id=2), asked(3, "get", id=1))

@@ -37,6 +37,35 @@ def test_what_may_be_repeated_begins_when_the_read_before_it_is_stored(read: str
     assert d.answers[1, 1].status is CallStatus.OK
 
 
+@pytest.mark.parametrize("tool", ["put", "fill"])
+def test_a_write_that_may_be_repeated_is_stored_before_the_next_one_of_its_message_begins(tool: str) -> None:
+    """Run again by the next owner it would come after that one, and undo it."""
+    d = Driver()
+    store = d.hold_journal()
+    d.ask(1, asked(0, tool, id=1, v=1), asked(1, tool, id=1, v=2))
+    d.run(until=10.0)
+    assert d.answers[1, 0].status is CallStatus.OK
+    assert len(d.executed) == 1
+    store()
+    d.run()
+    assert len(d.executed) == 2
+    assert d.answers[1, 1].status is CallStatus.OK
+
+
+def test_a_later_message_says_nothing_of_the_answers_of_one_that_still_runs() -> None:
+    """An agent that asks for several messages side by side may not have them."""
+    d = Driver(seconds={"copy": 5.0})
+    store = d.hold_journal()
+    d.ask(1, asked(0, "get", id=1), asked(1, "copy", id=3, of=2), asked(2, "copy", id=1, of=3))
+    d.run(until=3.0)
+    d.ask(2, asked(0, "get", id=9))
+    d.run(until=10.0)
+    assert [tool for tool, _, _ in d.executed].count("copy") == 1
+    store()
+    d.run()
+    assert d.answers[1, 2].status is CallStatus.OK
+
+
 def test_a_write_waits_for_no_answers_but_those_that_it_could_change() -> None:
     d = Driver()
     d.hold_journal()

@@ -66,7 +66,7 @@ class Calls:
         self._keys.write_down(turn, [asked])
         answer = replace(lead.answer, call=key, served=Served.SHARED, provider_call_id=asked.provider_call_id)
         self._keys.answered[key] = Closed(asked.tool, asked.arguments, answer, lead.repeatable)
-        self._written(asked, answer)
+        self._written(turn, asked, answer)
 
     # ------------------------------------------------------------ intake
 
@@ -77,7 +77,7 @@ class Calls:
             self.last_turn = turn
             self._speculations.next_turn(turn)
             self._keys.forget(turn)
-            self._unstored.clear()
+            self._unstored.next_message({number for number, _ in self._open})
         if not new:
             return
         for one in new:
@@ -199,7 +199,7 @@ class Calls:
             return
         if not call.own_deadline:
             call.deadline = self._c.now + call.prepared.contract.timeout_seconds
-        if self._unstored.before(call.prepared, partial(self._look, call)):
+        if self._unstored.before(call.id[0], call.prepared, partial(self._look, call)):
             call.stage = Stage.LOOKING
         else:
             self._lookup.look(call)
@@ -238,7 +238,9 @@ class Calls:
         self._keys.answered[call.id] = Closed(call.asked.tool, call.asked.arguments, answer, _repeatable(call))
         self._c.emit(Answer(answer))
         if journal:
-            self._written(call.asked, answer)
+            self._written(call.id[0], call.asked, answer)
+        elif call.prepared.repeatable:
+            self._unstored.add(call.id[0], call.prepared)  # on its way to the journal
         self._c.record(call_entry(call, answer))
         if self._ending:
             return
@@ -246,10 +248,10 @@ class Calls:
         if isinstance(call.asked.prepared, PreparedCall):
             self._lookup.land(call, answer.status)
 
-    def _written(self, asked: AskedCall, answer: CallAnswer) -> None:
+    def _written(self, turn: int, asked: AskedCall, answer: CallAnswer) -> None:
         self._c.append(CallFinished(answer))
         if isinstance(asked.prepared, PreparedCall):
-            self._unstored.add(asked.prepared)
+            self._unstored.add(turn, asked.prepared)
 
     def _release(self, call: Call, answer: CallAnswer, handed_out: bool) -> None:
         """Goes on with the message: calls that share the outcome, and calls that waited for it."""

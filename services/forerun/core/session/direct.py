@@ -45,12 +45,16 @@ class Direct:
         A write of its message that is being stopped is waited for, in bounded time: until then it may take effect.
         """
         call.stage = Stage.PREPARING
-        if any(_in_order(one.call, call) for one in self._abandoned.values()):
+        if self.comes_after(call):
             if not call.own_deadline:
                 call.deadline += limits.CANCEL_SETTLE_SECONDS  # waiting for another one is not its fault
             self._behind.append(call)
         else:
             self._prepare(call)
+
+    def comes_after(self, call: Call) -> bool:
+        """A write of its message that is being stopped must not run beside it."""
+        return any(_in_order(one.call, call) for one in self._abandoned.values())
 
     def _go_on(self) -> None:
         """One more write has stopped."""
@@ -367,6 +371,10 @@ def _in_order(earlier: Call, later: Call) -> bool:
         or conflicts(
             scoped(two.private.depends, two.shared.depends),
             scoped(one.private.writes, one.shared.writes),
+        )
+        or conflicts(
+            scoped(two.private.writes, two.shared.writes),
+            scoped(one.private.reads, one.shared.reads),
         )
     )
 

@@ -35,7 +35,9 @@ class Lookup:
 
     def look(self, call: Call) -> None:
         """Looks for a result that may answer the call; where there is none, it is executed."""
-        if self._c.mode is not Mode.EXACT or self._direct.being_written(call.prepared):
+        # What is known is from before a write that is being stopped; and a merge might be seen by it.
+        early = self._direct.being_written(call.prepared) or (call.prepared.writes and self._direct.comes_after(call))
+        if self._c.mode is not Mode.EXACT or early:
             self._direct.start(call)
             return
         call.stage = Stage.LOOKING

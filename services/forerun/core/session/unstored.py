@@ -1,6 +1,7 @@
 """Calls of a message whose answers an owner may take with it when it is lost: they would run again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import partial
 
 from forerun.core.resources import ancestors
@@ -10,44 +11,53 @@ from forerun.core.session.failures import scoped
 from forerun.core.session.model import PreparedCall
 
 
+@dataclass(slots=True)
+class _Touched:
+    """What the answered calls of one message have touched."""
+
+    keys: set[str] = field(default_factory=set)
+    above: set[str] = field(default_factory=set)
+
+
 class Unstored:
-    """What such calls have touched, until the journal is known to have their answers.
+    """What such calls have touched, by message, until the journal is known to have their answers.
 
     What may be repeated is answered before its answer is stored. Run again by the next owner, it must not see what a
-    later call of its message wrote. What may not be repeated has an intent, which the journal takes after the answers
-    before it; any other write waits for them.
+    later call of its message wrote, nor write after that. What may not be repeated has an intent, which the journal
+    takes after the answers before it; any other write waits for them.
     """
 
     def __init__(self, context: Context) -> None:
         self._c = context
-        self._touched: set[str] = set()
-        self._above: set[str] = set()
+        self._messages: dict[int, _Touched] = {}
         self._answered = 0
 
-    def add(self, prepared: PreparedCall) -> None:
+    def add(self, turn: int, prepared: PreparedCall) -> None:
         """A call was answered, and its answer went to the journal."""
         self._answered += 1
+        touched = self._messages.setdefault(turn, _Touched())
         for key in scoped(prepared.private.depends, prepared.shared.depends):
-            self._touched.add(key)
-            self._above.update(ancestors(key))
+            touched.keys.add(key)
+            touched.above.update(ancestors(key))
 
-    def clear(self) -> None:
-        """The agent has the answers: it asks for something else."""
-        self._touched.clear()
-        self._above.clear()
+    def next_message(self, running: Collection[int]) -> None:
+        """The agent asks for something else: it has all answers of its messages but of those that still run."""
+        self._messages = {turn: touched for turn, touched in self._messages.items() if turn in running}
 
-    def before(self, prepared: PreparedCall, then: Callable[[object], None]) -> bool:
+    def before(self, turn: int, prepared: PreparedCall, then: Callable[[object], None]) -> bool:
         """Lets a call go on when answers that it could change are stored; False where it has none to wait for."""
-        if not prepared.writes or not prepared.repeatable or not self._changes(prepared):
+        touched = self._messages.get(turn)
+        if touched is None or not prepared.writes or not prepared.repeatable or not _changes(prepared, touched):
             return False
         self._c.emit(AwaitStored(self._c.token(partial(self._stored, self._answered, then))))
         return True
 
     def _stored(self, answered: int, then: Callable[[object], None], stored: object) -> None:
         if stored is True and answered == self._answered:
-            self.clear()
+            self._messages.clear()
         then(stored)
 
-    def _changes(self, prepared: PreparedCall) -> bool:
-        keys = scoped(prepared.private.writes, prepared.shared.writes)
-        return any(key in self._above or not self._touched.isdisjoint((key, *ancestors(key))) for key in keys)
+
+def _changes(prepared: PreparedCall, touched: _Touched) -> bool:
+    keys = scoped(prepared.private.writes, prepared.shared.writes)
+    return any(key in touched.above or not touched.keys.isdisjoint((key, *ancestors(key))) for key in keys)
