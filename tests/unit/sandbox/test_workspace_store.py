@@ -220,3 +220,53 @@ async def test_an_opening_that_failed_with_nobody_there_does_not_stop_a_sweep(
     await kept.sweep(50.0)
     assert kept.known(OWNER) is None
     assert not present(tmp_path)
+
+
+async def test_a_command_whose_clean_up_fails_keeps_nobody_from_closing_and_opening(
+    kept: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await kept.of(OWNER, None)
+
+    def refused(_: Path) -> None:
+        raise OSError("the disk")
+
+    with pytest.raises(OSError, match="the disk"):
+        async with one.read():
+            await one.fork("f")
+            await one.merge("f")  # what the command reads is an earlier version now
+            closing = asyncio.ensure_future(kept.close(OWNER))
+            await some_turns()
+            monkeypatch.setattr(workspace, "remove", refused)
+    monkeypatch.setattr(workspace, "remove", disk.remove)
+    done, _ = await asyncio.wait([closing], timeout=10.0)
+    assert done, "nobody would be given this session's workspace any more"
+    await works(await kept.of(OWNER, None), tmp_path)
+
+
+async def test_closing_waits_until_what_a_command_has_read_is_removed(
+    kept: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await kept.of(OWNER, None)
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def command() -> None:
+        async with one.read():
+            entered.set()
+            await leave.wait()
+
+    reading = asyncio.ensure_future(command())
+    await entered.wait()
+    await one.fork("f")
+    await one.merge("f")  # what the command reads is an earlier version now
+    gate = Gate(disk.remove)
+    monkeypatch.setattr(workspace, "remove", gate)
+    leave.set()
+    await gate.inside.wait()
+    monkeypatch.setattr(workspace, "remove", disk.remove)
+    closing = asyncio.ensure_future(kept.close(OWNER))
+    opening = asyncio.ensure_future(kept.of(OWNER, None))
+    await asyncio.wait([closing], timeout=0.5)
+    assert not closing.done(), "the removal would take a part of the workspace that is made next"
+    gate.go_on.set()
+    await asyncio.gather(reading, closing)
+    await works(await opening, tmp_path)

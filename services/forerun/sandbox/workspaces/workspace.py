@@ -174,12 +174,15 @@ class Workspace:
         try:
             yield view
         finally:
-            self._readers -= Counter([base])
-            if throwaway is not None:
-                await self._throw_away(throwaway)
-            elif base not in self._readers and base != self._base():
-                await self._throw_away(base)  # a merge has replaced it meanwhile
-            await self._ended()
+            try:
+                if throwaway is not None:
+                    await self._throw_away(throwaway)
+                elif self._readers[base] == 1 and base != self._base():
+                    await self._throw_away(base)  # a merge has replaced it meanwhile
+            finally:
+                # Last, and in any case: who closes it, and makes another one in its place, waits for this.
+                self._readers -= Counter([base])
+                await self._ended()
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
