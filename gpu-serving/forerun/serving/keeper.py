@@ -138,6 +138,8 @@ class Keeper:
                 (event,) = response.tensors["EVENT"].values
                 assert isinstance(event, bytes)
                 gone |= json.loads(event)["erased"]
+            if not gone:
+                raise Unavailable(ErrorReason.PEER_UNAVAILABLE, "the loop has not said that it forgot the tenant")
             return gone
 
     async def probe(self, model: str) -> Probe:

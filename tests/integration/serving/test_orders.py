@@ -11,9 +11,10 @@ import pytest
 import pytest_asyncio
 
 from forerun.core.tokens.ceiling import Ceiling, CeilingSource
+from forerun.runtime.errors import ForerunError
 from forerun.serving.backend.orders import Bounds
 from forerun.serving.orders import OrderFolder
-from forerun.serving.profile import read_profile
+from forerun.serving.profile import Coupled, read_profile
 from forerun.serving.server import Installation
 from tests.integration.serving.conftest import Served, events, serving
 
@@ -129,3 +130,22 @@ async def test_an_erasure_reaches_a_loop_that_is_told_by_file_and_says_what_it_t
     assert again == said, "what was said since stays"
     ((after, _),) = [one async for one in events(served.client, [1], {**asked, "erasure": "second"})]
     assert after["erased"]["histories"] == 2
+
+
+async def test_an_erasure_that_leaves_files_is_none(installation: Installation, tmp_path: Path) -> None:
+    profile, saved = read_profile("toy"), tmp_path / "histories"
+    assert isinstance(profile.speculation, Coupled)
+    keeping = profile.speculation.model_copy(update={"history_folder": saved})
+    async with serving(installation, tmp_path, profile.model_copy(update={"speculation": keeping})) as one:
+        for number in range(20):
+            await one.generate([9, 8, number], max_tokens=10, tenant="acme")
+        (place,) = saved.iterdir()
+        stuck = place / "stuck"
+        stuck.mkdir()
+        with pytest.raises(ForerunError, match="files of the tenant are still there"):
+            await one.keeper.erase("acme", "first")
+        assert list(place.iterdir()) == [stuck], "all that can go is gone"
+        stuck.rmdir()
+        assert (await one.keeper.erase("acme", "first"))["histories"] == 2, "of the nameless agent, and of all together"
+        with pytest.raises(ForerunError, match="tenant has more than 256 characters"):
+            await one.generate([1], max_tokens=1, tenant="x" * 257)

@@ -215,3 +215,57 @@ async def test_nothing_that_was_saved_is_read_while_nobody_knows_what_was_erased
     blind = memory(tmp_path, erasures=None)
     assert blind.of("acme", "a") == []
     assert blind.erase("acme", "first").files == 2
+
+
+async def test_files_that_cannot_be_removed_are_no_erasure_and_are_tried_again(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    say(kept, "acme", "a", CONTEXT, [5, 6, 7])
+    kept.save()
+    (place,) = {file.parent for file in files(tmp_path)}
+    (place / "0").mkdir()
+    with pytest.raises(OSError, match="0"):
+        kept.erase("acme", "first")
+    assert kept.of("acme", "a") == []
+    assert files(tmp_path) == [], "what can go is gone"
+    (place / "0").rmdir()
+    assert kept.erase("acme", "first") == Erased(2, 16, 0)
+
+
+async def test_an_erased_tenant_whose_files_stay_is_not_read_and_keeps_no_other_from_going(tmp_path: Path) -> None:
+    first = memory(tmp_path)
+    for tenant in ("acme", "rival"):
+        say(first, tenant, "a", CONTEXT, [5, 6, 7])
+    first.save()
+    stuck = tmp_path / files(tmp_path)[0].parent.name / "0"
+    stuck.mkdir()
+    again = memory(tmp_path, erasures={"acme": "1", "rival": "1"})
+    assert again.of("acme", "a") == again.of("rival", "a") == []
+    assert files(tmp_path) == []
+
+
+async def test_a_disk_that_takes_nothing_costs_what_is_saved_and_nothing_else(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    for tenant in ("acme", "rival"):
+        say(kept, tenant, "a", CONTEXT, [5, 6, 7])
+    kept.save()
+    blocked = files(tmp_path)[0].with_suffix(".new")
+    blocked.mkdir()
+    for tenant in ("acme", "rival"):
+        for number in range(20):
+            say(kept, tenant, "a", CONTEXT, [5, 6, 7, number])
+    await kept.tend()
+    kept.save()
+    short = [file for file in files(tmp_path) if len(file.read_bytes()) < 200]
+    assert short == [blocked.with_suffix("")], "it is as old as it was, all others are new"
+    blocked.rmdir()
+    kept.save()
+    assert all(len(file.read_bytes()) > 200 for file in files(tmp_path))
+    assert len(kept.of("acme", "a")[0]) == len(kept.of("rival", "a")[0]) > 100
+
+
+async def test_a_file_that_another_process_removes_while_they_are_read_is_left_out(tmp_path: Path) -> None:
+    first = memory(tmp_path)
+    say(first, "acme", "a", CONTEXT, [5, 6, 7])
+    first.save()
+    (files(tmp_path)[0].parent / "gone").symlink_to(tmp_path / "nowhere")
+    assert len(memory(tmp_path).of("acme", "a")) == 1

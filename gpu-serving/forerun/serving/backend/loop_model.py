@@ -35,7 +35,7 @@ from forerun.serving.backend.loop import ROWS, Loop, Step, ahead
 from forerun.serving.backend.metering import Family, Meter, Sample
 from forerun.serving.backend.options import Options, read_options
 from forerun.serving.backend.orders import Bounds, Orders, known_erasures
-from forerun.serving.backend.remembering import Memory
+from forerun.serving.backend.remembering import Erased, Memory
 from forerun.serving.backend.sequences import Refused
 from forerun.serving.backend.table import TableFile
 from forerun.serving.backend.vocabulary import Vocabulary, compare, from_tokenizer, of_toy, token_bytes, toy_bytes
@@ -141,7 +141,7 @@ class TritonPythonModel:
         )
         self._orders.look(at_once=True)
         if options.erase:
-            sender.send(_response({"erased": asdict(self._memory.erase(options.tenant, options.erasure))}))
+            sender.send(_response({"erased": asdict(self._erase(options))}))
             return Finish.STOP.value
         self._check(prompt, options)
         await self._admission.enter(sender.is_cancelled)
@@ -162,6 +162,12 @@ class TritonPythonModel:
             if options.history:
                 self._memory.append(options.tenant, options.agent, prompt, spoken, era)
         return "failed"
+
+    def _erase(self, options: Options) -> Erased:
+        try:
+            return self._memory.erase(options.tenant, options.erasure)
+        except OSError as error:
+            raise PassFailed(f"files of the tenant are still there: {error}") from error
 
     def _check(self, prompt: list[int], options: Options) -> None:
         if not prompt:

@@ -93,6 +93,9 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
         drafters = frozenset(map(str, given["drafters"])) if "drafters" in given else None
     except (CoreError, TypeError, ValueError) as error:
         raise Refused(str(error)) from error
+    tenant = given.get("tenant", "")
+    if len(tenant) > _NAMES:
+        raise Refused(f"the option tenant has more than {_NAMES} characters")  # cut off, two tenants might be one
     return Options(
         sampling=sampling,
         coupled=given.get("coupled", True),
@@ -105,7 +108,7 @@ def read_options(text: str, *, ends: frozenset[int], most_tokens: int) -> Option
         drafters=drafters,
         history=given.get("history", True),
         expected=expected,
-        tenant=given.get("tenant", "")[:_NAMES],
+        tenant=tenant,
         agent=given.get("agent", "")[:_NAMES],
         erase=given.get("erase", False),
         erasure=given.get("erasure", "")[:_NAMES],

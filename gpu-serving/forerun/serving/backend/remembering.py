@@ -129,10 +129,13 @@ class Memory:
                 await self._tend(key, history)
 
     def hear(self, erasures: Mapping[str, str]) -> None:
-        """Forgets the tenants whose last erasure is a new one."""
+        """Forgets the tenants whose last erasure is a new one. Files that stay for now are not read."""
         for tenant, erasure in erasures.items():
             if erasure != self._histories.erasure(tenant):
-                self.erase(tenant, erasure)
+                try:
+                    self.erase(tenant, erasure)
+                except OSError as error:
+                    _complain("an erased tenant's files are still there", error)
 
     def erase(self, tenant: str, erasure: str = "") -> Erased:
         """Forgets what was said for a tenant, on disk too. Texts that are decoded leave nothing here.
@@ -143,6 +146,9 @@ class Memory:
 
         Returns:
             What this erasure has taken away until now.
+
+        Raises:
+            OSError: Files of it are still there. Nothing of it is in memory, and the same erasure may be tried again.
         """
         before = NOTHING_ERASED
         if erasure and erasure == self._histories.erasure(tenant):
@@ -153,27 +159,33 @@ class Memory:
         for key in gone:
             self._unsaved.pop(key, None)
             self._touched.pop(key, None)
-        erased = before + Erased(len(gone), sum(gone.values()), self._remove(tenant, erasure))
-        self._erased[tenant] = erased
-        return erased
+        self._erased[tenant] = before + Erased(len(gone), sum(gone.values()))
+        self._erased[tenant] += Erased(files=self._remove(tenant, erasure))
+        return self._erased[tenant]
 
     def _remove(self, tenant: str, erasure: str) -> int:
         """Removes the files of a tenant from before an erasure; how many."""
         if self._folder is None:
             return 0
         removed, place = 0, self._folder / _digest(tenant)
+        left: OSError | None = None
         with self._disk:
             for file in sorted(place.glob("*")):
                 if erasure and _head(file).get("erasure") == erasure:
                     continue
-                file.unlink(missing_ok=True)
-                removed += 1
+                try:
+                    file.unlink(missing_ok=True)
+                    removed += 1
+                except OSError as error:
+                    left = error
             with contextlib.suppress(OSError):
                 place.rmdir()  # only where it is empty
+        if left is not None:
+            raise left
         return removed
 
     def save(self) -> None:
-        """Saves everything that is not saved yet."""
+        """Saves everything that is not saved yet, as far as the disk takes it."""
         for key, history in self._histories:
             if self._unsaved.get(key):
                 self._write(key, history, history.to_bytes())
@@ -184,7 +196,10 @@ class Memory:
         self._touched.pop(key, None)
         if self._folder is not None:
             with self._disk:
-                self._file(self._folder, key).unlink(missing_ok=True)
+                try:
+                    self._file(self._folder, key).unlink(missing_ok=True)
+                except OSError as error:
+                    _complain("a history that is not kept is still there", error)
 
     async def _tend(self, key: HistoryKey, history: History) -> None:
         self._busy.add(key)
@@ -208,19 +223,25 @@ class Memory:
         with self._disk:
             if self._histories.get(key) is not history:
                 return  # erased or forgotten meanwhile
+            self._unsaved[key] = (
+                1  # where the disk does not take it, it is tried again at the end or when more has come
+            )
             file = self._file(self._folder, key)
-            file.parent.mkdir(exist_ok=True, mode=0o700)
             fresh = file.with_suffix(".new")
-            fresh.write_bytes(len(head).to_bytes(_LENGTH, "little") + head + content)
-            os.replace(fresh, file)
-            self._unsaved[key] = 0
+            try:
+                file.parent.mkdir(exist_ok=True, mode=0o700)
+                fresh.write_bytes(len(head).to_bytes(_LENGTH, "little") + head + content)
+                os.replace(fresh, file)
+                self._unsaved[key] = 0
+            except OSError as error:
+                _complain("a history cannot be saved, it is kept in memory only", error)
 
     def _file(self, folder: Path, key: HistoryKey) -> Path:
         return folder / _digest(key.tenant) / _digest(f"{key.model}\n{key.agent}")
 
     def _restore(self, folder: Path) -> None:
         """Takes up what was saved, the newest last, so that it goes last where there is too much."""
-        files = sorted(folder.glob("*/*"), key=lambda one: one.stat().st_mtime_ns)
+        files = sorted(folder.glob("*/*"), key=_written_at)
         others: list[Path] = []
         for file in files:
             if file.suffix:
@@ -242,6 +263,18 @@ class Memory:
                 self._forget(gone)
         for file in others[: -self._most]:
             file.unlink(missing_ok=True)
+
+
+def _complain(what: str, error: OSError) -> None:
+    sys.stderr.write(f"{what}: {error}\n")
+
+
+def _written_at(file: Path) -> int:
+    """When, in nanoseconds; 0 for one that another process has removed meanwhile."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _length(content: bytes) -> int:
