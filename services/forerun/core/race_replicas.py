@@ -228,6 +228,8 @@ class ReplicaRace:
         if attempt == _FIRST and self.winner is None and now > self._due_at:
             # It was waited for in vain, which teaches what a second attempt would have hidden.
             self.pace.outlived(now - self._due_at, seen_to_end=failed.fault is not Fault.STOPPED)
+        if failed.fault is Fault.SLOW:
+            self._slow.add(started.replica)
         if failed.fault is Fault.REFUSED:
             self._record(started, ok=True, now=now)
         elif failed.fault not in (Fault.STOPPED, Fault.FULL):
@@ -296,8 +298,6 @@ class ReplicaRace:
             return None
         if self.attempts >= limits.CALL_ATTEMPTS or (failed.began and not self.terms.repeatable):
             return None
-        if failed.fault is Fault.SLOW:
-            self._slow.add(last.replica)
         others = ((last.replica + offset) % len(self.replicas) for offset in range(1, len(self.replicas)))
         replica = next((one for one in others if one not in self._slow and self._fit(one, now)), last.replica)
         wait = 0.0

@@ -218,6 +218,16 @@ def test_what_certainly_has_not_begun_is_tried_again_even_where_it_may_not_be_re
         assert race.failed(0, failed, 0.1) == [StartAttempt(1, 1)]
 
 
+def test_of_two_attempts_the_one_that_was_too_slow_is_not_tried_again_when_the_other_fails() -> None:
+    for slow, other in ((0, 1), (1, 0)):
+        race = Play(RequestTerms(race=FREELY), pace=known_pace()).race
+        race.begin(0.0)
+        race.tick(1.06)
+        assert race.failed(slow, Failed(Fault.SLOW), 30.0) == [], "the other one runs"
+        assert race.failed(other, BROKEN, 31.0) == [] and race.next_time() > 31.0
+        assert race.tick(race.next_time()) == [StartAttempt(2, other)]
+
+
 def test_what_was_too_slow_is_asked_of_others_and_not_there_again() -> None:
     """It still has the request, and would have it twice."""
     slow = Failed(Fault.SLOW)
