@@ -25,7 +25,7 @@ SEEN_BY: Final = {
     ("gateway/service.py", "_or_left"): "waited for beside what the caller does, and cancelled with it",
     ("orchestrator/answers/search.py", "_spawn"): "the search waits for whichever candidate ends next",
     ("orchestrator/service.py", "Connect"): "tells the outlet of its end in `finally`; the stream ends with it",
-    ("orchestrator/service.py", "RunPlan"): "the plan's stream ends with it",
+    ("orchestrator/service.py", "RunPlan"): "a fault in it fails the plan; the plan's stream ends then",
     ("orchestrator/workers.py", "tools"): "whoever asks for the list waits for it",
     ("runtime/app.py", "_live"): "measures the loop's lag; nothing in it can fail but the loop",
     ("runtime/bus_delivery.py", "_start"): "its callback logs, and the broker delivers the message again",

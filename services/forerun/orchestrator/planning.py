@@ -35,7 +35,7 @@ from forerun.orchestrator.plan_records import end_of, ended_message, refused, ta
 from forerun.orchestrator.runner import Runner
 from forerun.orchestrator.session import Session
 from forerun.orchestrator.stream import Stream
-from forerun.runtime.errors import ErrorReason, InvalidArgument, ResourceExhausted
+from forerun.runtime.errors import ErrorReason, ForerunError, InvalidArgument, ResourceExhausted
 from forerun.v1 import common_pb2, event_pb2, plan_pb2, session_pb2
 
 Ask = Callable[[Runner, session_pb2.CallBatch], None]
@@ -129,8 +129,8 @@ class PlanRun:
         self._apply(self._machine.complete(self._monotonic()))
         self._end_if_over()
 
-    def fail(self, error: InvalidArgument) -> None:
-        """What arrived is no plan: what runs is taken back, and the stream ends with the error."""
+    def fail(self, error: ForerunError) -> None:
+        """What arrived is no plan, or is not read on: what runs is taken back, and the stream ends with the error."""
         self._responses.end(error)
         self._apply(self._machine.refuse(Cause(error.reason, error.message), self._monotonic()))
 

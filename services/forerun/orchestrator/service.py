@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ from forerun.orchestrator.workers import Workers
 from forerun.runtime.auth import Caller, Role, current_caller
 from forerun.runtime.erasures import ErasedHistories
 from forerun.runtime.errors import (
+    INTERNAL_MESSAGE,
+    Bug,
     DeadlineExceeded,
     ErrorReason,
     FailedPrecondition,
@@ -39,6 +42,7 @@ from forerun.runtime.policy import Policy, contract_message
 from forerun.runtime.switch import Switch
 from forerun.v1 import session_pb2, session_pb2_grpc
 
+_LOG: Final = logging.getLogger(__name__)
 _Context = grpc.aio.ServicerContext[Any, Any]
 _HELLO_SECONDS: Final = 30.0
 _WRITTEN_DOWN: Final = frozenset({"batch", "event"})
@@ -319,6 +323,11 @@ async def _read_plan(plan: PlanRun, runner: Runner, requests: AsyncIterator[sess
             plan.take(request)
         except InvalidArgument as error:
             plan.fail(error)
+            return
+        except Exception:
+            # Nobody reads on: what is still to come of the plan would be waited for until the client gives up.
+            _LOG.exception("a plan could not be read on")
+            plan.fail(Bug(ErrorReason.INTERNAL, INTERNAL_MESSAGE))
             return
     plan.source_over()
 
