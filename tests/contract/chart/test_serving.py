@@ -11,6 +11,7 @@ import yaml
 from forerun.cli.main import main
 from forerun.gateway.settings import GatewaySettings
 from forerun.predictor.settings import PredictorSettings
+from forerun.runtime.topology import TOPOLOGY
 from forerun.serving.backend import metering
 from forerun.serving.profile import Profile
 from tests.contract.chart.rendering import CHART, container, helm, manifests, named, needs_helm, pods, render
@@ -79,7 +80,9 @@ def test_a_pod_of_models_has_a_gpu_a_volume_and_probes_by_real_inference() -> No
     claim = named(found, "PersistentVolumeClaim", "forerun-serving-models")
     assert claim["spec"]["resources"]["requests"]["storage"] == "100Gi"
     (spec,) = [spec for name, spec in pods(found) if name == "forerun-serving"]
-    assert {"models", "tmp", "shared-memory"} == {volume["name"] for volume in spec["volumes"]}
+    assert {"models", "tmp", "shared-memory", "nats", "nats-authority"} == {
+        volume["name"] for volume in spec["volumes"]
+    }
     assert spec["terminationGracePeriodSeconds"] > 60
     assert not [
         one
@@ -100,6 +103,41 @@ def test_its_arguments_are_those_of_the_command(capsys: pytest.CaptureFixture[st
     assert f"--grpc-address=0.0.0.0:{ports['grpc']}" in args
     assert f"--metrics-address=0.0.0.0:{ports['triton-metrics']}" in args
     assert f"--health-address=0.0.0.0:{ports['health']}" in args
+
+
+@needs_helm
+def test_its_pods_follow_the_broker_as_a_user_of_their_own_under_their_own_names() -> None:
+    found = manifests(*ON)
+    one = container(found, "serving")
+    args = set(one["args"])
+    assert {
+        "--broker=tls://forerun-nats:4222",
+        "--broker-password-file=/secrets/nats/serving",
+        "--broker-ca-file=/secrets/nats-authority/ca.crt",
+        "--name=$(POD_NAME)",
+    } <= args
+    assert "POD_NAME" in {variable["name"] for variable in one["env"]}
+    (spec,) = [spec for name, spec in pods(found) if name == "forerun-serving"]
+    (nats,) = [volume["secret"] for volume in spec["volumes"] if volume["name"] == "nats"]
+    assert nats["items"] == [{"key": "serving", "path": "serving"}]
+    assert "serving" in {user.name for user in TOPOLOGY.users}
+    assert {mount["mountPath"] for mount in one["volumeMounts"]} >= {"/secrets/nats", "/secrets/nats-authority"}
+    reach = [one["metadata"]["name"] for one in found if one["kind"] == "NetworkPolicy"]
+    assert "forerun-serving-to-nats" in reach
+    assert "forerun-serving-to-nats" not in [one["metadata"]["name"] for one in manifests()]
+    plain = set(container(manifests(*ON, "--set=tls.enabled=false"), "serving")["args"])
+    assert "--broker=nats://forerun-nats:4222" in plain
+    assert not any(one.startswith("--broker-ca-file") for one in plain)
+
+
+@needs_helm
+def test_the_cap_that_holds_is_that_of_the_workers_pool_or_of_one_that_is_named() -> None:
+    def pool(*options: str) -> list[str]:
+        return [one for one in container(manifests(*ON, *options), "serving")["args"] if one.startswith("--pool")]
+
+    assert pool() == []
+    assert pool("--set=sandbox.pool.enabled=true") == ["--pool=forerun-sandbox"]
+    assert pool("--set=serving.pool=mine", "--set=sandbox.pool.enabled=true") == ["--pool=mine"]
 
 
 @needs_helm
@@ -157,7 +195,7 @@ def test_the_gateway_takes_its_settings_and_offers_the_served_models(monkeypatch
     for variable in container(manifests(*ON, "--set=gateway.settings.total_seconds=900"), "gateway")["env"]:
         monkeypatch.setenv(variable["name"], variable["value"])
     settings = GatewaySettings()
-    assert [(one.name, one.address) for one in settings.models] == [("house", "forerun-serving:8001")]
+    assert [(one.name, one.addresses) for one in settings.models] == [("house", ("forerun-serving:8001",))]
     assert settings.total_seconds == 900
     assert settings.http_address == "0.0.0.0:8080"
     assert "gateway.models is needed" in refused("--set=gateway.enabled=true")
