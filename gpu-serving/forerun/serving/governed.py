@@ -100,7 +100,7 @@ class Governed:
         self._off = False
         self._heard_at = clock.monotonic()
         self._bounds = Bounds()
-        self._knows_erasures = False
+        self._knows_erasures = self._untold = False
         self._erasures: dict[str, str] = {}
         self._pending: OrderedDict[str, str] = OrderedDict()
         self._erased: OrderedDict[str, ErasedHistories] = OrderedDict()
@@ -176,8 +176,9 @@ class Governed:
         # Models hear of all of them before they read anything; of the latest they are asked what they took.
         for tenant in sorted(self._pending, key=self._pending.__getitem__)[: -limits.ERASURES_REPORTED]:
             del self._pending[tenant]
-        self._knows_erasures = True
-        self._orders.erased(self._erasures)
+        self._said.pop("broker", None)
+        self._knows_erasures = self._untold = True
+        self._tell_erasures()
         self._bound()
         return True
 
@@ -224,8 +225,9 @@ class Governed:
             return
         self._erasures[tenant] = self._pending[tenant] = erasure
         self._pending.move_to_end(tenant)
+        self._untold = True
         if self._knows_erasures:
-            self._orders.erased(self._erasures)
+            self._tell_erasures()
             self._woken.set()
 
     # ---------------------------------------------------------------- handing on
@@ -241,8 +243,13 @@ class Governed:
         bounds = Bounds(ceiling(self._pool, off=self._off, silent_seconds=silent, bound_seconds=bound), tenants)
         if bounds == self._bounds:
             return
+        try:
+            self._orders.bound(bounds)
+        except OSError as error:
+            self._tell("orders", f"the models cannot be told how deep drafts may be: {error}")
+            return  # until the next look
+        self._said.pop("orders", None)
         self._bounds = bounds
-        self._orders.bound(bounds)
         obeyed = "" if self._following.obeys else "; the engine decides its depth itself and does not obey"
         self._say(f"{_sentence(bounds)}{obeyed}")
         self._news.set()
@@ -250,9 +257,20 @@ class Governed:
     async def _keep_erasing(self) -> None:
         """Beside following: a server that loads a model, which takes minutes, erases afterwards."""
         while True:
-            if self._knows_erasures:
+            if self._knows_erasures and self._tell_erasures():
                 await self._erase()
             await _either(self._woken, LOOK_SECONDS)
+
+    def _tell_erasures(self) -> bool:
+        """Whether the models know all of them: also one that is started again, or only ends its texts."""
+        try:
+            if self._untold:
+                self._orders.erased(self._erasures)
+                self._untold = False
+                self._said.pop("erasures", None)
+        except OSError as error:
+            self._tell("erasures", f"the models cannot be told whom to forget: {error}")
+        return not self._untold
 
     async def _erase(self) -> None:
         """Erases what is to be erased; what does not work now is tried again at the next look."""
@@ -260,11 +278,11 @@ class Governed:
             try:
                 gone = await self._server.erase(tenant, erasure)
             except ForerunError as error:
-                self._tell(tenant, f"tenant {tenant} is not erased yet: {error.message}")
+                self._tell(f"tenant {tenant}", f"tenant {tenant} is not erased yet: {error.message}")
                 return
             if self._pending.get(tenant) == erasure:
                 del self._pending[tenant]
-            self._said.pop(tenant, None)
+            self._said.pop(f"tenant {tenant}", None)
             self._remember(tenant, erasure, gone)
 
     def _remember(self, tenant: str, erasure: str, gone: Mapping[str, int]) -> None:
@@ -284,6 +302,7 @@ class Governed:
             if self._bus is not None:
                 try:
                     await self._bus.kv(SERVERS).put(self._following.name, self._report().content())
+                    self._said.pop("report", None)
                 except ForerunError as error:
                     self._tell("report", f"the server cannot report: {error.message}")
             await _either(self._news, REPORT_SECONDS)
@@ -299,7 +318,7 @@ class Governed:
         )
 
     def _tell(self, what: str, sentence: str) -> None:
-        """Says something that is found again and again once."""
+        """Says something that is found again and again once, until it is over."""
         if self._said.get(what) != sentence:
             self._said[what] = sentence
             self._say(sentence)

@@ -333,6 +333,34 @@ def test_reports_stay_within_what_the_store_takes(tmp_path: Path) -> None:
     run_virtual(scenario)
 
 
+def test_what_the_models_could_not_be_told_they_are_told_later(tmp_path: Path) -> None:
+    async def scenario(clock: LoopClock, _ids: SeededIds) -> None:
+        stage = Stage(tmp_path, clock)
+        await stage.governed.hear(5.0)
+        running = asyncio.create_task(stage.governed.run())
+        await asyncio.sleep(0.1)
+        full = [tmp_path / f"{name}.new" for name in (BOUNDS, "erasures.json")]
+        for one in full:
+            one.mkdir()
+        await stage.cap(2)
+        await stage.erase("acme", "1")
+        await asyncio.sleep(5 * LOOK_SECONDS)
+        assert stage.ordered() == Bounds()
+        assert stage.has_said("the models cannot be told how deep") == 1, "once"
+        assert stage.has_said("the models cannot be told whom") == 1
+        assert stage.server.erased == [], "not done before all versions of the loop know it"
+        for one in full:
+            one.rmdir()
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        assert stage.ordered() == Bounds(Ceiling(2, CeilingSource.POOL))
+        assert known_erasures(tmp_path) == {"acme": "1"}
+        assert stage.server.erased == [("acme", "1")]
+        assert not running.done()
+        running.cancel()
+
+    run_virtual(scenario)
+
+
 def test_of_an_engine_that_speculates_itself_it_is_said_that_it_does_not_obey(tmp_path: Path) -> None:
     async def scenario(clock: LoopClock, _ids: SeededIds) -> None:
         stage = Stage(tmp_path, clock, obeys=False)
