@@ -106,6 +106,8 @@ class Journal:
         self._space = asyncio.Event()
         self.after_answers: Callable[[Callable[[], None]], None] = _at_once
         self._finishing = False
+        self._gap = False
+        """An answer since the last message was asked for will never be stored."""
         self.closed = False
         self.replaced = False
 
@@ -122,7 +124,10 @@ class Journal:
 
     def write(self, effect: Append) -> None:
         """Takes an event; returns at once."""
+        if isinstance(effect.event, CallsAsked):
+            self._gap = False
         if self.closed or len(self._queue) >= limits.OUTBOX_MESSAGES:
+            self._missing(effect)
             if effect.token is not None:
                 # Not at once: whoever writes is still performing effects.
                 asyncio.get_running_loop().call_soon(self._acknowledged, effect.token, False)
@@ -140,10 +145,13 @@ class Journal:
             self._more.set()
 
     def tell_stored(self, token: int) -> None:
-        """Acknowledges when everything that was taken so far is stored: soon, where nothing is owed."""
+        """Acknowledges when everything that was taken so far is stored: soon, where nothing is owed.
+
+        Never, where an answer of the message that was asked for last cannot be.
+        """
         loop = asyncio.get_running_loop()
         if self.closed or not self._queue:
-            loop.call_soon(self._acknowledged, token, not self.closed)
+            loop.call_soon(self._acknowledged, token, not (self.closed or self._gap))
             return
         last = self._queue[-1]
         last.behind[token] = loop.call_later(_TOKEN_SECONDS, self._give_up_behind, last, token)
@@ -178,22 +186,11 @@ class Journal:
 
     async def _write_first(self) -> None:
         owed = self._queue[0]
-        effect = owed.effect
-        message = to_event(self._context, effect.number, effect.event, event_id=owed.id, at_seconds=owed.at_seconds)
         wait = _RETRY_SECONDS
         while not owed.void:
             uncertain, owed.perhaps_stored = owed.perhaps_stored, True
             try:
-                await self._large_to_store(message)
-                self._sequence = await self._bus.append(
-                    self._subject,
-                    message.SerializeToString(),
-                    headers=self._headers | {EVENT_TYPE_HEADER: message.WhichOneof("event") or ""},
-                    # Without a message id: the sequence keeps doubles out, and the broker would hold every id of its
-                    # dedupe window in memory, which at a few hundred events a second is most of what it holds.
-                    expected_last_sequence=self._sequence,
-                    timeout_seconds=_APPEND_SECONDS,
-                )
+                self._sequence = await self._append(owed)
             except SequenceMismatch as error:
                 stored = await self._stored_before(owed) if uncertain else False
                 if stored is None and error.actual is None:
@@ -210,13 +207,15 @@ class Journal:
                 wait = min(_RETRY_MAX_SECONDS, wait * 2)
                 continue
             except Exception as error:
-                # It can never be stored (too large, stream full, or a fault of ours): the next one may be.
+                # It can never be stored (too large, stream full, or a fault of ours): the next one may be. Nobody
+                # knows when a fault came.
                 _LOG.error(
                     "an event was not written into its session's journal",
                     exc_info=not isinstance(error, ForerunError),
                     extra={"fields": {"error.type": getattr(error, "reason", type(error).__name__)}},
                 )
-                self._done(owed, stored=False)
+                perhaps = uncertain or not isinstance(error, ForerunError)
+                self._done(owed, stored=perhaps and await self._stored_before(owed) is True)
                 return
             waited_for = owed.token is not None or bool(owed.behind)
             self._done(owed, stored=True)
@@ -224,6 +223,21 @@ class Journal:
                 await asyncio.sleep(0)  # what waited goes on before the next event is written
             return
         self._done(owed, stored=False)
+
+    async def _append(self, owed: _Owed) -> int:
+        """Makes the event's message and appends it; its sequence."""
+        effect = owed.effect
+        message = to_event(self._context, effect.number, effect.event, event_id=owed.id, at_seconds=owed.at_seconds)
+        await self._large_to_store(message)
+        return await self._bus.append(
+            self._subject,
+            message.SerializeToString(),
+            headers=self._headers | {EVENT_TYPE_HEADER: message.WhichOneof("event") or ""},
+            # Without a message id: the sequence keeps doubles out, and the broker would hold every id of its
+            # dedupe window in memory, which at a few hundred events a second is most of what it holds.
+            expected_last_sequence=self._sequence,
+            timeout_seconds=_APPEND_SECONDS,
+        )
 
     async def _stored_before(self, owed: _Owed) -> bool | None:
         """Whether the event after our last one is this one, whose acknowledgement was lost; None: none is there."""
@@ -259,11 +273,16 @@ class Journal:
             await self._bus.objects("results").put(observation.content, self._context.tenant)
             observation.content = b""
 
+    def _missing(self, effect: Append) -> None:
+        self._gap = self._gap or isinstance(effect.event, CallFinished)
+
     def _done(self, owed: _Owed, *, stored: bool) -> None:
+        if not stored:
+            self._missing(owed.effect)
         self._queue.popleft()
         self._space.set()
         self._tell(owed, stored=stored)
-        self._tell_behind(owed, stored=stored)
+        self._tell_behind(owed, stored=stored and not self._gap)
 
     def _tell(self, owed: _Owed, *, stored: bool) -> None:
         if owed.patience is not None:

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from forerun.core.outcomes import CallStatus, Served
-from forerun.core.session import Append, CallAnswer, CallFinished, CallIntent, UserTurn
+from forerun.core.session import Append, CallAnswer, CallFinished, CallIntent, CallsAsked, UserTurn
 from forerun.orchestrator.journal import Journal
 from forerun.orchestrator.records import EventContext
 from forerun.runtime.bus_errors import AppendUncertain, SequenceMismatch
 from forerun.runtime.bus_memory import MemoryBroker, MemoryBus
 from forerun.runtime.bus_memory_faults import AppendFault, Faults
 from forerun.runtime.clock import LoopClock
+from forerun.runtime.errors import ErrorReason, ResourceExhausted
 from forerun.runtime.ids import SeededIds
 from forerun.runtime.virtual import run_virtual
 from forerun.v1 import event_pb2
@@ -103,14 +104,15 @@ def test_an_append_that_was_stored_is_known_again_by_its_id() -> None:
 class Faulty(MemoryBus):
     """A bus with a fault that the first append meets."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(self, broker: MemoryBroker, fault: Exception | None = None) -> None:
         super().__init__(broker, "owner")
+        self.fault = fault or RuntimeError("a fault of ours")
         self.met = False
 
     async def append(self, subject: str, data: bytes, **more: Any) -> int:
         if not self.met:
             self.met = True
-            raise RuntimeError("a fault of ours")
+            raise self.fault
         return await super().append(subject, data, **more)
 
 
@@ -126,6 +128,47 @@ def test_an_event_that_meets_a_fault_is_not_stored_and_the_next_one_is() -> None
         await asyncio.wait([owner.task])
 
     run_virtual(main)
+
+
+class Forgetful(MemoryBus):
+    """A bus whose first append stores, and then meets a fault."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, "owner")
+        self.met = False
+
+    async def append(self, subject: str, data: bytes, **more: Any) -> int:
+        sequence = await super().append(subject, data, **more)
+        if not self.met:
+            self.met = True
+            raise RuntimeError("a fault of ours")
+        return sequence
+
+
+def test_an_event_that_was_stored_before_a_fault_is_no_other_owners() -> None:
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        owner = Owner(clock, ids, Scripted(), Forgetful(MemoryBroker(clock)))
+        owner.journal.write(Append(1, UserTurn("hello"), 7))
+        owner.journal.write(Append(2, UserTurn("again"), 8))
+        await asyncio.sleep(1.0)
+        assert not owner.lost
+        assert owner.told == [(7, True), (8, True)]
+        assert await owner.kinds() == ["user_turn", "user_turn"]
+        owner.task.cancel()
+        await asyncio.wait([owner.task])
+
+    run_virtual(main)
+
+
+def test_an_event_that_cannot_be_written_as_a_message_keeps_nobody_waiting() -> None:
+    async def test(owner: Owner) -> None:
+        owner.journal.write(Append(1, UserTurn("no \udc80 character"), 7))
+        owner.journal.write(Append(2, UserTurn("hello"), 8))
+        await asyncio.sleep(1.0)
+        assert owner.told == [(7, False), (8, True)]
+        assert await owner.kinds() == ["user_turn"]
+
+    run(test)
 
 
 class Replicating(MemoryBus):
@@ -289,6 +332,27 @@ def test_who_waits_for_what_is_stored_is_told_when_all_of_it_is() -> None:
         assert await owner.kinds() == ["call_finished", "call_finished"]
 
     run(test)
+
+
+def test_who_waits_for_what_is_stored_hears_of_an_answer_of_the_message_that_can_never_be() -> None:
+    async def main(clock: LoopClock, ids: SeededIds) -> None:
+        full = ResourceExhausted(ErrorReason.STREAM_FULL, "the stream has reached its size")
+        owner = Owner(clock, ids, Scripted(), Faulty(MemoryBroker(clock), full))
+        owner.journal.write(Append(1, finished()))
+        owner.journal.write(Append(2, UserTurn("hello")))
+        owner.journal.tell_stored(1)
+        await asyncio.sleep(1.0)
+        owner.journal.tell_stored(2)
+        await asyncio.sleep(1.0)
+        owner.journal.write(Append(3, CallsAsked(2, ())))  # who asks for this has the answers of the message before
+        owner.journal.tell_stored(3)
+        await asyncio.sleep(1.0)
+        assert owner.told == [(1, False), (2, False), (3, True)]
+        assert await owner.kinds() == ["user_turn", "calls_asked"]
+        owner.task.cancel()
+        await asyncio.wait([owner.task])
+
+    run_virtual(main)
 
 
 def test_who_waits_for_what_is_stored_does_not_wait_for_ever() -> None:
