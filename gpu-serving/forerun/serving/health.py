@@ -1,4 +1,4 @@
-"""Liveness and readiness over HTTP, for probes that know no KServe: `/live` and `/ready`, 200 or 503."""
+"""Liveness, readiness and metrics over HTTP: `/live` and `/ready`, 200 or 503, and `/metrics` for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from forerun.runtime.errors import ErrorReason, FailedPrecondition
 
 _REQUEST_SECONDS: Final = 5.0
 _REQUEST_BYTES: Final = 4_096
+_TEXT: Final = "Content-Type: text/plain; version=0.0.4; charset=utf-8"
 
 
 @contextlib.asynccontextmanager
-async def health(address: str, ready: Callable[[], bool]) -> AsyncIterator[str]:
+async def health(address: str, ready: Callable[[], bool], metrics: Callable[[], str]) -> AsyncIterator[str]:
     """Answers as long as the context is open; yields where.
 
     Args:
         address: `host:port`; port 0 takes a free one.
         ready: Whether requests are served.
+        metrics: In Prometheus' text format.
 
     Raises:
         FailedPrecondition: The address is malformed or taken.
@@ -30,9 +32,11 @@ async def health(address: str, ready: Callable[[], bool]) -> AsyncIterator[str]:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 path = head.split(b" ", 2)[1:2]
-                good = path == [b"/live"] or (path == [b"/ready"] and ready())
+                told = metrics().encode() if path == [b"/metrics"] else b""
+                good = told or path == [b"/live"] or (path == [b"/ready"] and ready())
                 status = "200 OK" if good else "503 Service Unavailable"
-                writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+                lines = (f"HTTP/1.1 {status}", f"Content-Length: {len(told)}", _TEXT, "Connection: close", "", "")
+                writer.write("\r\n".join(lines).encode() + told)
                 await writer.drain()
         writer.close()
 

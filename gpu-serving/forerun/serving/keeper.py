@@ -1,7 +1,8 @@
 """Keeps the coupled models of a server answering: real probes, healing of what died, and safe switches of generations.
 
 Readiness as the server reports it is no evidence: the process of a model can be dead while the server says ready, and
-loading an unchanged model again does nothing. So a probe is an inference, and healing is unload and load.
+loading an unchanged model again does nothing. So a probe is an inference, and healing is to end the process, unload and
+load: the server waits for what a process is doing, and one that hangs is never done.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from forerun.runtime.errors import ErrorReason, Unavailable
 from forerun.runtime.kserve import Inference, KServeClient, StreamBounds, Tensor
-from forerun.serving.probes import Ask, Health, Probe, asks_of
+from forerun.serving.probes import LOADED_ANEW, Ask, Health, Probe, asks_of
 from forerun.serving.render.coupled import CHAT, DRAFT, SERVED, TARGET
 from forerun.serving.render.repository import Files, place
+from forerun.serving.reporting import exposition, role_of
+from forerun.serving.watching import Watch
 
 _DRAIN_POLL_SECONDS: Final = 0.05
 _ERASE_SECONDS: Final = 10.0
 _GONE: Final = ("", "UNAVAILABLE")
-_LOADED_ANEW: Final = (Health.DEAD, Health.ABSENT)
 
 
 class Keeper:
@@ -33,10 +36,17 @@ class Keeper:
         repository: Its model repository.
         probe_seconds: Until a probe counts as busy.
         drain_seconds: A generation that was replaced has so long to end its texts.
+        watch: What else is seen of the server; None sees nothing hang, and ends no process.
     """
 
     def __init__(
-        self, client: KServeClient, repository: Path, *, probe_seconds: float = 5.0, drain_seconds: float = 120.0
+        self,
+        client: KServeClient,
+        repository: Path,
+        *,
+        probe_seconds: float = 5.0,
+        drain_seconds: float = 120.0,
+        watch: Watch | None = None,
     ) -> None:
         self._client = client
         self._repository = repository
@@ -44,9 +54,24 @@ class Keeper:
         self._drain_seconds = drain_seconds
         self._models: tuple[str, ...] = ()
         self._asks: Mapping[str, Ask] = {}
+        self._versions: Mapping[str, str] = {}
+        self._watch = Watch() if watch is None else watch
         # What is loaded changes in one place at a time; generations drain beside the checks.
         self._changing = asyncio.Lock()
-        self.healed = 0
+        self._reloads: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def healed(self) -> int:
+        """Models that were loaded anew."""
+        return self._reloads.total()
+
+    def metrics(self) -> str:
+        """What this has to say to Prometheus, in its text format."""
+        stalled: dict[str, float] = {}
+        for model in self._models:
+            role = role_of(model)
+            stalled[role] = max(stalled.get(role, 0.0), self._watch.seconds(model))
+        return exposition(self._reloads, stalled)
 
     @property
     def models(self) -> Sequence[str]:
@@ -67,8 +92,9 @@ class Keeper:
             old = self._models
             await self._load(models, old, files)
             self._models, self._asks = models, asks_of(files)
+            self._versions = {model: _version(files, model) for model in models}
         if old and SERVED in models:
-            await self._drained(_version(files))
+            await self._drained(self._versions[SERVED])
         async with self._changing:
             for model in old:
                 if model not in models:
@@ -91,14 +117,18 @@ class Keeper:
         replaced.keep()
 
     async def check(self) -> list[Probe]:
-        """Probes every model, and loads those anew whose process is gone. What was found before healing.
+        """Probes every model, and loads those anew whose process is gone or hangs. What was found before healing.
 
         A generation that is being loaded meanwhile, which takes minutes, holds up nothing but healing.
+
+        Raises:
+            ServerHung: Not the models but the server has not answered for too long.
+            ForerunError: The server does not answer now, or a model could not be loaded anew.
         """
         found, asks = [], self._asks
         for model in self._models:  # the loop comes last: by then what it needs is healed, and it may be well
-            probe = await asks[model].probe(self._client, self._probe_seconds)
-            if probe.health in _LOADED_ANEW:
+            probe = await self._watch.judge(await asks[model].probe(self._client, self._probe_seconds), asks)
+            if probe.health in LOADED_ANEW:
                 async with self._changing:
                     if model not in self._models:
                         continue  # replaced meanwhile
@@ -108,12 +138,16 @@ class Keeper:
 
     async def _healed(self, model: str) -> Probe:
         """Loads a model anew, unless somebody has done so. What was found before."""
-        probe = await self.probe(model)
-        if probe.health is Health.DEAD:
+        probe = await self._watch.judge(await self.probe(model), self._asks)
+        if probe.health not in LOADED_ANEW:
+            return probe
+        if probe.health is not Health.ABSENT:
+            # A process that was stopped counts as dead to the server, and would keep its memory for ever.
+            self._watch.end(model, self._versions[model])
             await self._client.unload(model)
-        if probe.health in _LOADED_ANEW:
-            await self._client.load(model)
-            self.healed += 1
+        await self._client.load(model)
+        self._reloads[role_of(model), probe.health.value] += 1
+        self._watch.begin_anew()
         return probe
 
     async def erase(self, tenant: str, erasure: str) -> Mapping[str, int]:
@@ -165,6 +199,6 @@ def _in_order(models: set[str]) -> tuple[str, ...]:
     return tuple(sorted(models, key=lambda name: (roles.index(name.partition("-")[0]), name)))
 
 
-def _version(files: Files) -> str:
-    (version,) = {name.split("/")[1] for name in files if name.startswith(f"{SERVED}/") and name.count("/") == 2}
+def _version(files: Files, model: str) -> str:
+    (version,) = {name.split("/")[1] for name in files if name.startswith(f"{model}/") and name.count("/") >= 2}
     return version

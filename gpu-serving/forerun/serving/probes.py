@@ -27,6 +27,8 @@ class Health(StrEnum):
     """It had no slot or no place in its queue in time: it works, and has too much to do."""
     DEAD = "dead"
     """Its process is gone. Only loading it anew helps."""
+    HUNG = "hung"
+    """It neither answers nor gets on with what it has. Only another process helps."""
     ABSENT = "absent"
     """It is not loaded."""
     FAILS = "fails"
@@ -36,6 +38,10 @@ class Health(StrEnum):
     def serves(self) -> bool:
         """Requests are answered, if not at once."""
         return self in (Health.ANSWERS, Health.BUSY)
+
+
+LOADED_ANEW: Final = (Health.DEAD, Health.HUNG, Health.ABSENT)
+"""Of these, loading heals."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ async def running(
     for last in (False,) * (_TRIES - 1) + (True,):
         addresses = _addresses(options)
         process = await _spawn(installation, repository, log, options, addresses, prefix)
-        client = KServeClient(_reached_at(addresses[0]))
+        client = KServeClient(reached_at(addresses[0]))
         try:
             async with _ending_with_us(process.pid, prefix):
                 if await _answers(process, client, clock, options.start_seconds):
@@ -278,7 +278,7 @@ def _addresses(options: Options) -> tuple[str, str, str]:
     return options.grpc_address or grpc, options.http_address or http, options.metrics_address or metrics
 
 
-def _reached_at(address: str) -> str:
+def reached_at(address: str) -> str:
     """Where this machine reaches what listens at an address."""
     host, _, port = address.rpartition(":")
     return f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else address

@@ -14,9 +14,10 @@ from typing import Final
 from forerun.runtime.errors import ErrorReason, FailedPrecondition, ForerunError
 from forerun.serving.check import check
 from forerun.serving.keeper import Keeper
-from forerun.serving.probes import Probe
+from forerun.serving.probes import LOADED_ANEW, Probe
 from forerun.serving.profile import Profile, TensorRtLlmEngine, VllmEngine, read_profile
 from forerun.serving.render.repository import Depths, Files, render
+from forerun.serving.watching import ServerHung
 
 Say = Callable[[str], None]
 """Tells the operator one sentence."""
@@ -107,7 +108,11 @@ class ServedProfile:
             raise FailedPrecondition(ErrorReason.STATE_CONFLICT, f"loaded, but without an answer: {said}")
 
     async def watch(self) -> None:
-        """Checks, heals and follows the profile, for ever."""
+        """Checks, heals and follows the profile, for ever.
+
+        Raises:
+            ServerHung: The server itself does not answer any more: whoever started this starts it again.
+        """
         deploying: asyncio.Task[None] | None = None
         try:
             while True:
@@ -148,12 +153,15 @@ class ServedProfile:
         healed = self._keeper.healed
         try:
             found = await self._keeper.check()
+        except ServerHung:
+            raise
         except ForerunError as error:
             self._found = ()
             self._say(f"a check failed, the next one is in {self._interval:g} s: {error.message}")
             return
         self._tell(found)
         if self._keeper.healed > healed:
+            self._say(f"loaded anew: {', '.join(one.model for one in found if one.health in LOADED_ANEW)}")
             found = [await self._keeper.probe(one.model) for one in found]
         self._found, self._checked_at = found, self._now()
 

@@ -8,6 +8,7 @@ in any way cancels it at the server. The final marker is always asked for: a dec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -39,7 +40,7 @@ _ASK_FINAL: Final = "triton_enable_empty_final_response"
 _QUEUE_FULL: Final = "maximum queue size"
 _DEAD_BACKEND: Final = ("is not healthy", "Stub process", "failed to send IPC")
 _TOO_LARGE: Final = "message larger than max"
-_END_SECONDS: Final = 1.0
+_END_SECONDS: Final = 5.0
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """One message to or from a model server: token ids and texts, never logits."""
 CHANNEL_OPTIONS: Final = (
@@ -238,8 +239,6 @@ class KServeClient:
                     if not response.empty:
                         yield response
                     if response.final:
-                        # Cancelling a stream that has just ended can leave its request counted as running for ever,
-                        # and its model can then never be unloaded: so its end is waited for.
                         await _ended(call)
                         return
         finally:
@@ -275,11 +274,15 @@ class KServeClient:
 
 
 async def _ended(call: grpc.aio.StreamStreamCall[pb.ModelInferRequest, pb.ModelStreamInferResponse]) -> None:
-    try:
-        async with asyncio.timeout(_END_SECONDS):
-            await call.code()
-    except TimeoutError:
-        return  # the answer is complete; whoever left the stream open is cancelled
+    """Waits for the end of a stream whose answer, or error, is there.
+
+    Cancelling a stream that has just ended can leave its request counted as running for ever, and its model can then
+    never be unloaded.
+    """
+    with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError):
+        async with asyncio.timeout(_END_SECONDS):  # whoever leaves the stream open is cancelled
+            while await call.read() is not grpc.aio.EOF:
+                pass  # after an error comes the final marker
 
 
 def backend_died(error: ForerunError) -> bool:
@@ -303,6 +306,7 @@ async def _read(
             raise _typed(error, model) from error
         if isinstance(message, pb.ModelStreamInferResponse):
             if message.error_message:
+                await _ended(call)
                 raise _from_words(message.error_message, model)
             count += 1
             if count > limits.responses:

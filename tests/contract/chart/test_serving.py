@@ -102,6 +102,7 @@ def test_its_arguments_are_those_of_the_command(capsys: pytest.CaptureFixture[st
     ports = {one["name"]: one["containerPort"] for one in container(manifests(*ON), "serving")["ports"]}
     assert f"--grpc-address=0.0.0.0:{ports['grpc']}" in args
     assert f"--metrics-address=0.0.0.0:{ports['triton-metrics']}" in args
+    assert "--hung-seconds=120" in args
     assert f"--health-address=0.0.0.0:{ports['health']}" in args
 
 
@@ -187,7 +188,9 @@ def test_it_is_sized_by_queue_and_tokens_that_the_loop_exports() -> None:
 def test_tritons_metrics_are_scraped() -> None:
     monitor = named(manifests(*MONITORED), "PodMonitor", "forerun-serving")
     assert monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] == "serving"
-    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "triton-metrics", "interval": "15s"}]
+    assert monitor["spec"]["podMetricsEndpoints"] == [
+        {"port": port, "interval": "15s"} for port in ("triton-metrics", "health")
+    ]
 
 
 @needs_helm

@@ -57,6 +57,14 @@ class Process:
         async with httpx.AsyncClient() as client:
             return (await client.get(f"http://{self.health}/ready")).status_code == 200
 
+    async def reloads(self, role: str, found: str) -> float:
+        """How often a model was loaded anew, as Prometheus hears it."""
+        async with httpx.AsyncClient() as client:
+            text = (await client.get(f"http://{self.health}/metrics")).text
+        wanted = f'forerun_model_reloads_total{{model="{role}",found="{found}"}} '
+        (line,) = [one for one in text.splitlines() if one.startswith(wanted)]
+        return float(line.removeprefix(wanted))
+
     async def until_it_says(self, words: str) -> None:
         async with asyncio.timeout(60):
             while not any(words in line for line in self.said):
@@ -103,7 +111,7 @@ def children(process: int) -> list[int]:
 
 
 @asynccontextmanager
-async def serve(folder: Path) -> AsyncIterator[Process]:
+async def serve(folder: Path, *more: str) -> AsyncIterator[Process]:
     profile = folder / "profile.yaml"
     profile.write_text(yaml.safe_dump(dict(PROFILE)))
     ports = free_ports(4)
@@ -111,7 +119,7 @@ async def serve(folder: Path) -> AsyncIterator[Process]:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "forerun.cli.main", "models", "serve", str(profile),
         "--triton", str(REPOSITORY / HOME), "--grpc-address", grpc, "--http-address", http,
-        "--metrics-address", metrics, "--health-address", health, "--interval", "0.5", "--stop-seconds", "2",
+        "--metrics-address", metrics, "--health-address", health, "--interval", "0.5", "--stop-seconds", "2", *more,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     process = Process(child, profile, KServeClient(grpc), health)
@@ -196,6 +204,29 @@ async def test_when_the_server_itself_ends_the_command_ends_with_an_error(
         async with asyncio.timeout(30):
             assert await process.child.wait() == 1
     assert any("has ended by itself" in line for line in process.said)
+    assert [one for one in models if alive(one)] == []
+
+
+@pytest.mark.asyncio
+async def test_a_stopped_model_is_healed_while_clients_ask_and_a_stopped_server_ends_the_command(
+    installation: Installation, tmp_path: Path
+) -> None:
+    async with serve(tmp_path, "--hung-seconds", "3") as process:
+        before = await process.answer()
+        model = process.model("target-1")
+        assert await process.reloads("target", "dead") == 0
+        os.kill(model, signal.SIGSTOP)
+        assert (await process.answer_after_a_failure()).tokens == before.tokens
+        await process.until_it_says("target-1 dead")
+        await process.until_it_says("loaded anew: target-1")
+        assert await process.reloads("target", "dead") == 1
+        assert words_of(model) == "", "the stopped process is not kept"
+
+        models = [process.model("target-1"), process.model("speculative")]
+        os.kill(process.server(), signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            assert await process.child.wait() == 1
+    assert any("it has to be started anew" in line for line in process.said)
     assert [one for one in models if alive(one)] == []
 
 

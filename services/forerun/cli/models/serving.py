@@ -20,9 +20,11 @@ from forerun.serving.governed import Following, Governed
 from forerun.serving.health import health
 from forerun.serving.keeper import Keeper
 from forerun.serving.orders import OrderFolder
+from forerun.serving.processes import end_processes
 from forerun.serving.profile import EngineSpeculation, TensorRtLlmEngine, VllmEngine, read_profile
 from forerun.serving.server import HOME, Options, Running, find_installation, running
 from forerun.serving.service import ServedProfile, Source
+from forerun.serving.watching import HUNG_SECONDS, watch_of
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -31,13 +33,23 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grpc-address", default="127.0.0.1:8001", metavar="HOST:PORT", help="of KServe over gRPC")
     parser.add_argument("--http-address", default="127.0.0.1:8000", metavar="HOST:PORT", help="of KServe over HTTP")
     parser.add_argument("--metrics-address", default="127.0.0.1:8002", metavar="HOST:PORT", help="of /metrics")
-    parser.add_argument("--health-address", default="127.0.0.1:8003", metavar="HOST:PORT", help="of /live and /ready")
+    parser.add_argument(
+        "--health-address", default="127.0.0.1:8003", metavar="HOST:PORT", help="of /live, /ready, /metrics"
+    )
     parser.add_argument(
         "--interval",
         type=float,
         default=10.0,
         metavar="SECONDS",
         help="between two checks of every model (default: 10)",
+    )
+    parser.add_argument(
+        "--hung-seconds",
+        type=float,
+        default=HUNG_SECONDS,
+        metavar="SECONDS",
+        help="a model that neither answers nor finishes any work for so long is ended and loaded anew; longer than its "
+        f"longest pass (default: {HUNG_SECONDS:g})",
     )
     parser.add_argument(
         "--stop-seconds", type=float, default=10.0, metavar="SECONDS", help="texts have so long to end (default: 10)"
@@ -76,7 +88,8 @@ async def _serve(source: Source, args: argparse.Namespace) -> int:
         repository = Path(folder) / "repository"
         repository.mkdir()
         async with running(installation, repository, None, options) as server, contextlib.AsyncExitStack() as closing:
-            keeper = Keeper(server.client, repository)
+            watch = watch_of(server, end_processes, hung_seconds=args.hung_seconds)
+            keeper = Keeper(server.client, repository, watch=watch)
             governed = None
             if connect is not None:
                 orders = OrderFolder(Path(folder) / "orders")
@@ -88,7 +101,7 @@ async def _serve(source: Source, args: argparse.Namespace) -> int:
                 governed = Governed(following, connect, orders, keeper, clock=clock, say=_say)
                 closing.push_async_callback(governed.close)
             served = ServedProfile(keeper, source, _say, clock.monotonic, interval_seconds=args.interval)
-            async with health(args.health_address, lambda: served.ready and not stop.is_set()):
+            async with health(args.health_address, lambda: served.ready and not stop.is_set(), keeper.metrics):
                 return await _until_the_end(_running(served, governed, server, args.broker_seconds), server, stop)
 
 
