@@ -81,6 +81,18 @@ async def test_arguments_that_the_address_does_not_name_become_the_query() -> No
     assert urls == ["http://desk.test/docs/a%2Fb?fixed=1&q=x+y&tags=1&tags=2&deep=%7B%22k%22%3Atrue%7D"]
 
 
+async def test_every_transport_finds_the_content_of_a_request() -> None:
+    class Plain(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            return httpx.Response(200, content=request.content)
+
+    connector = HttpConnector(Plain(), Secrets(None), _Clock(), max_bytes=100)
+    asked = invocation(
+        tool("t", Server("s"), HttpEndpoint("POST", "http://desk.test/", json_body=True)), raw=b'{"a":1}'
+    )
+    assert (await connector.call(asked, lambda _: None)).content == b'{"a":1}'
+
+
 async def test_a_request_says_whose_it_is_and_how_long_also_where_it_is_empty() -> None:
     seen: list[httpx.Headers] = []
 

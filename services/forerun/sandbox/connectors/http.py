@@ -188,7 +188,9 @@ def _made(method: str, url: httpx.URL, given: Mapping[str, str], content: bytes 
     for name, value in given.items():
         named[name.lower()] = (name, value)
     headers: Any = list(named.values())  # names are text and values text or bytes, which the types of httpx do not say
-    return httpx.Request(method, url, headers=headers, stream=httpx.ByteStream(content or b""))
+    request = httpx.Request(method, url, headers=headers, stream=httpx.ByteStream(content or b""))
+    request.read()  # so that every transport finds its content, as where httpx makes the stream
+    return request
 
 
 def _query(name: str, value: JsonValue) -> list[tuple[str, str]]:
