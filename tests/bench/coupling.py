@@ -3,8 +3,10 @@
     python -m tests.bench.coupling [--texts N] [--tokens N]
 
 Each step is compared with itself: the client's time from one event to the next, and the seconds that the model's own
-process spent on the step's pass. The rest is coupling: the loop, drafts that cost no model, calls between processes of
-the server, metrics, and the stream to the client. A machine that becomes slower does so for both.
+process spent on the step's pass, from a request that it has read to tokens that are chosen. The rest is coupling: the
+loop, drafts that cost no model, and calls between processes of the server, with all that is packed and read for them.
+What tells the client of a step runs beside the next pass: it counts where the pass has to wait for it, and makes the
+pass longer where it takes its core. A machine that becomes slower does so for both.
 """
 
 from __future__ import annotations

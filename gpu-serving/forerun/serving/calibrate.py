@@ -8,16 +8,16 @@ meanwhile does so for all of them.
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from forerun.core.tokens.depth import StepCosts, StepTable
 from forerun.runtime.clock import Clock
 from forerun.runtime.kserve import Inference, KServeClient, Response, SequenceStep, Tensor
 from forerun.serving.backend.drafts import ALONE, WITH_DRAFT
+from forerun.serving.backend.passes import ANSWER, PASS, Answered, Asked
 from forerun.serving.profile import Coupled, Profile
 
 _FIRST_SEQUENCE: Final = 1 << 61
@@ -88,31 +88,28 @@ class _Bench:
     async def passes(self, model: str, depths: Sequence[int]) -> dict[int, float]:
         """Seconds of a pass of the whole batch, by depth."""
         prompt = [_TOKEN] * self._context
-        await self._all(model, prompt, [0, 0, self._batch], start=True)
+        await self._all(model, Asked(prompt, 0, 0, self._batch), start=True)
         measured: dict[int, list[float]] = {depth: [] for depth in depths}
         for _ in range(self._repetitions + 1):
             for depth in depths:
                 # A target verifies what ends its tokens; a draft goes on from them by itself.
                 tokens = [_TOKEN] * (1 if model.startswith("draft") else depth + 1)
-                measured[depth].append(await self._all(model, tokens, [self._context, depth, self._batch], start=False))
-        await self._all(model, [-1], [0, 0, 0], start=False, end=True)
+                asked = Asked(tokens, self._context, depth, self._batch)
+                measured[depth].append(await self._all(model, asked, start=False))
+        await self._all(model, Asked((), 0, 0, 0), start=False, end=True)
         # The first round warms up.
         return {depth: statistics.median(found[1:]) for depth, found in measured.items()}
 
-    async def _all(
-        self, model: str, tokens: Sequence[int], control: Sequence[int], *, start: bool, end: bool = False
-    ) -> float:
+    async def _all(self, model: str, asked: Asked, *, start: bool, end: bool = False) -> float:
         """One pass of every sequence at the same time: seconds, as they are declared, else as they passed."""
+        numbers = asked.numbers()
         began = self._clock.monotonic()
         done = await asyncio.gather(
             *(
                 self._client.infer(
                     Inference(
                         model=model,
-                        inputs=[
-                            Tensor("TOKENS", "INT32", tokens, (1, len(tokens))),
-                            Tensor("CONTROL", "INT32", control, (1, len(control))),
-                        ],
+                        inputs=[Tensor(PASS, "INT32", numbers, (1, len(numbers)))],
                         sequence=SequenceStep(_FIRST_SEQUENCE + number, start=start, end=end),
                     ),
                     seconds=_PASS_SECONDS,
@@ -121,12 +118,9 @@ class _Bench:
             )
         )
         passed = self._clock.monotonic() - began
-        reports = [_report(one) for one in done]
-        return max(float(one["seconds"]) for one in reports) if all("declared" in one for one in reports) else passed
+        answers = [_answer(one) for one in done]
+        return max(one.seconds for one in answers) if all(one.declared for one in answers) else passed
 
 
-def _report(response: Response) -> Mapping[str, Any]:
-    (text,) = response.tensors["REPORT"].values
-    assert isinstance(text, bytes), "a tensor of strings"
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+def _answer(response: Response) -> Answered:
+    return Answered.of([float(one) for one in response.tensors[ANSWER].values])

@@ -11,6 +11,7 @@ from typing import Final
 
 from forerun.runtime.errors import DeadlineExceeded, ErrorReason, ForerunError, NotFound, ResourceExhausted
 from forerun.runtime.kserve import Inference, KServeClient, SequenceStep, StreamBounds, Tensor, backend_died
+from forerun.serving.backend.passes import PASS, Asked
 from forerun.serving.render.coupled import CHAT, SERVED
 from forerun.serving.render.repository import Files
 
@@ -107,11 +108,11 @@ def _ask(model: str, files: Files) -> Ask:
         return Ask(_asked(model, text, Tensor("sampling_parameters", "BYTES", [b'{"max_tokens": 1}'])), streams=True)
     if f"{model}/1/model.yaml" in files:  # TensorRT-LLM
         return Ask(_asked(model, text, Tensor("sampling_param_max_tokens", "INT32", [1])), streams=True)
+    numbers = Asked([1], keep=0, drafted=0, live=1).numbers()
     return Ask(
         _asked(
             model,
-            Tensor("TOKENS", "INT32", [1], (1, 1)),
-            Tensor("CONTROL", "INT32", [0, 0, 1], (1, 3)),
+            Tensor(PASS, "INT32", numbers, (1, len(numbers))),
             Tensor("OPTIONS", "BYTES", [b"{}"], (1, 1)),
             sequence=SequenceStep(_SEQUENCE, start=True, end=True),
         )

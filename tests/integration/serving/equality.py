@@ -53,7 +53,7 @@ async def check(served: Served, depths: Iterable[int], tokens: int, *, at_once: 
 
     async with asyncio.TaskGroup() as group:
         for option in OPTIONS:
-            right = await decode(pair, PROMPT, json.dumps(asked(option, tokens)))
+            right = decode(pair, PROMPT, json.dumps(asked(option, tokens)))
             assert len(right.tokens) == tokens
             for drafter in DRAFTERS:
                 for depth in depths:
@@ -68,7 +68,7 @@ async def check_rejection(served: Served, depths: Iterable[int], tokens: int) ->
     for option in ("temperature", "top-k", "top-p", "min-p", "penalties", "bias"):
         for depth in depths:
             given = {**asked(option, tokens), "coupled": False}
-            right = await decode(pair, PROMPT, json.dumps(given), depth=depth, model=True)
+            right = decode(pair, PROMPT, json.dumps(given), depth=depth, model=True)
             answer = await served.generate(PROMPT, **given, depth=depth, drafters=["model"])
             found += differences(f"rejection, {option}, depth {depth}", answer, right)
             if (answer.usage["proposed"], answer.usage["accepted"]) != (right.proposed, right.accepted):

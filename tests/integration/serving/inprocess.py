@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,18 +40,18 @@ class LocalTarget:
         self._cache = pair.target.open()
         self._decider = Decider(options, pair.target, pair.size)
 
-    async def start(self, prompt: Sequence[int], live: int) -> Verdict:
+    def start(self, prompt: Sequence[int], live: int) -> Verdict:
         self._decider.begin(prompt)
         return self._decided(self._cache.feed(prompt, 1), [])
 
-    async def verify(
+    def verify(
         self, keep: int, last: int, drafted: Sequence[int], live: int, parents: Sequence[int] | None = None
     ) -> Verdict:
         assert parents is None, "what the served trees are compared with decodes chains"
         self._cache.keep(keep)
         return self._decided(self._cache.feed([last, *drafted], len(drafted) + 1), drafted)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         return None
 
     def _decided(self, rows: list[Any], drafted: Sequence[int]) -> Verdict:
@@ -64,7 +64,7 @@ class LocalDraft:
         self._cache = pair.draft.open()
         self._decider = Decider(options, pair.draft, pair.size)
 
-    async def draft(self, keep: int, tokens: Sequence[int], count: int, live: int) -> tuple[list[int], float]:
+    def draft(self, keep: int, tokens: Sequence[int], count: int, live: int) -> tuple[list[int], float]:
         self._cache.keep(keep)
         fed, found = list(tokens), list[int]()
         for _ in range(count):
@@ -73,7 +73,7 @@ class LocalDraft:
             fed = [found[-1]]
         return found, 0.001
 
-    async def close(self) -> None:
+    def close(self) -> None:
         return None
 
 
@@ -87,12 +87,12 @@ class Decoded:
     accepted: int
 
 
-async def decode(pair: Pair, prompt: Sequence[int], given: str, *, depth: int = 0, model: bool = False) -> Decoded:
+def decode(pair: Pair, prompt: Sequence[int], given: str, *, depth: int = 0, model: bool = False) -> Decoded:
     """An answer: of the target alone, or with drafts of the draft model at a fixed depth."""
     options: Options = read_options(given, ends=frozenset({0}), most_tokens=4_000)
     passed_on = ModelOptions(options.sampling, options.sampling.seed or 0, options.coupled, options.logprobs)
     drafter = ModelDrafter(LocalDraft(pair, passed_on)) if model else None
-    drafts = Drafts(None, drafter, Depth(DepthController(StepTable({}), 7)), depth, lambda *_: None)
+    drafts = Drafts(None, drafter, Depth(DepthController(StepTable({}), 7)), depth)
     pieces = toy_bytes(pair.size)
     loop = Loop(
         LocalTarget(pair, passed_on),
@@ -103,8 +103,8 @@ async def decode(pair: Pair, prompt: Sequence[int], given: str, *, depth: int = 
         POSITIONS - 8,
     )
     found = Decoded([], "", [], "", 0, 0)
-    async with aclosing(loop.run(prompt)) as steps:
-        async for step in steps:
+    with closing(loop.run(prompt)) as steps:
+        for step in steps:
             found.tokens += step.tokens
             found.text += step.text
             found.logprobs += step.logprobs or []

@@ -23,7 +23,7 @@ async def test_rejection_sampling_is_the_same_served_and_here(toy: Served) -> No
 
 async def test_stop_strings_end_the_text_at_the_same_place_for_every_depth(toy: Served) -> None:
     pair = Pair.of(toy.profile)
-    whole = await decode(pair, PROMPT, json.dumps({"max_tokens": 80, "ignore_end": True}))
+    whole = decode(pair, PROMPT, json.dumps({"max_tokens": 80, "ignore_end": True}))
     words = whole.text.split()
     # Over the border of two tokens, so that it is complete in the middle of a pass.
     stop = f"{words[40][-1]} {words[41]}"
@@ -38,7 +38,7 @@ async def test_stop_strings_end_the_text_at_the_same_place_for_every_depth(toy: 
 async def test_the_models_own_end_is_an_end_for_every_depth(toy: Served) -> None:
     pair = Pair.of(toy.profile)
     options = {"max_tokens": 2_000, "temperature": 2.0, "seed": 5}
-    right = await decode(pair, PROMPT, json.dumps(options))
+    right = decode(pair, PROMPT, json.dumps(options))
     assert right.finish == "stop", "the toy ends this text by itself"
     for depth in (0, 3, 7):
         answer = await toy.generate(PROMPT, **options, depth=depth)

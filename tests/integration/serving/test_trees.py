@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from forerun.runtime.errors import InvalidArgument
 from forerun.runtime.kserve import Inference, SequenceStep, Tensor
+from forerun.serving.backend.passes import ANSWER, PASS, Answered, Asked
 from forerun.serving.profile import Coupled, read_profile
 from forerun.serving.server import Installation
 from tests.integration.serving.conftest import Answer, Served, serving
@@ -41,7 +42,7 @@ def misleading(right: list[int]) -> list[list[int]]:
 
 @pytest.mark.parametrize("option", OPTIONS)
 async def test_every_option_gives_the_tokens_of_the_target_alone(trees: Served, option: str) -> None:
-    right = await decode(Pair.of(trees.profile), PROMPT, json.dumps(asked(option, TOKENS)))
+    right = decode(Pair.of(trees.profile), PROMPT, json.dumps(asked(option, TOKENS)))
     assert len(right.tokens) == TOKENS
     found: list[str] = []
     for depth, branches in product((2, 4, 7), (1, 2, 4)):
@@ -72,11 +73,11 @@ async def drafted(trees: Served, option: str, right: Decoded, depth: int, branch
 
 async def test_stop_strings_log_probabilities_and_the_opt_out_are_as_without(trees: Served) -> None:
     pair = Pair.of(trees.profile)
-    whole = await decode(pair, PROMPT, json.dumps(asked("logprobs", TOKENS)))
+    whole = decode(pair, PROMPT, json.dumps(asked("logprobs", TOKENS)))
     words = whole.text.split()
     stop = f"{words[60][-1]} {words[61]}"
     given = {**asked("logprobs", TOKENS), "stop": [stop]}
-    right = await decode(pair, PROMPT, json.dumps(given))
+    right = decode(pair, PROMPT, json.dumps(given))
     for options in ({"speculate": False}, {"depth": 7}, {"depth": 3, "branches": 3}, {}):
         answer = await trees.generate(PROMPT, **given, **options, expected=misleading(whole.tokens))
         assert differences(f"{options}", answer, right) == []
@@ -90,31 +91,28 @@ async def test_rejection_with_trees_counts_every_token_once(trees: Served) -> No
     assert answer.usage["passes"] + 1 + answer.usage["accepted"] == TOKENS, "each pass gives one more than it accepts"
 
 
+def of(asked: Asked) -> Tensor:
+    numbers = asked.numbers()
+    return Tensor(PASS, "INT32", numbers, (1, len(numbers)))
+
+
 async def test_a_tree_whose_tokens_hang_together_wrongly_is_refused(trees: Served) -> None:
-    inputs = [Tensor("TOKENS", "INT32", [1, 2], (1, 2)), Tensor("CONTROL", "INT32", [0, 0, 1], (1, 3))]
     options = Tensor("OPTIONS", "BYTES", [b"{}"], (1, 1))
     sequence = 77
-    start = Inference(model="target-1", inputs=[*inputs, options], sequence=SequenceStep(sequence, start=True))
+    start = Inference(
+        model="target-1", inputs=[of(Asked([1, 2], 0, 0, 1)), options], sequence=SequenceStep(sequence, start=True)
+    )
     await trees.client.infer(start, seconds=10)
     for parents in ([1, -1], [-1], [-2, 0]):
-        control = [2, 2, 1, *parents]
-        broken = Inference(
-            model="target-1",
-            inputs=[
-                Tensor("TOKENS", "INT32", [3, 4, 5], (1, 3)),
-                Tensor("CONTROL", "INT32", control, (1, len(control))),
-            ],
-            sequence=SequenceStep(sequence),
-        )
+        asked = of(Asked([3, 4, 5], 2, 2, 1, parents))
+        broken = Inference(model="target-1", inputs=[asked], sequence=SequenceStep(sequence))
         with pytest.raises(InvalidArgument, match="parent"):
             await trees.client.infer(broken, seconds=10)
     # The sequence goes on from what was certain.
-    good = Inference(
-        model="target-1",
-        inputs=[
-            Tensor("TOKENS", "INT32", [3, 4, 5], (1, 3)),
-            Tensor("CONTROL", "INT32", [2, 2, 1, -1, -1], (1, 5)),
-        ],
-        sequence=SequenceStep(sequence, end=True),
-    )
-    assert (await trees.client.infer(good, seconds=10)).tensors["TOKENS"].values
+    asked = of(Asked([3, 4, 5], 2, 2, 1, [-1, -1]))
+    good = Inference(model="target-1", inputs=[asked], sequence=SequenceStep(sequence, end=True))
+    response = await trees.client.infer(good, seconds=10)
+    assert Answered.of([float(one) for one in response.tensors[ANSWER].values]).tokens
+    with pytest.raises(InvalidArgument, match="9 parents are not in"):
+        numbers = Tensor(PASS, "INT32", [0, 0, 1, 9], (1, 4))
+        await trees.client.infer(Inference(model="target-1", inputs=[numbers, options], sequence=start.sequence))

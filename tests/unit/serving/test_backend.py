@@ -144,19 +144,19 @@ def test_options_have_the_profiles_bound_and_the_models_ends() -> None:
     assert read_options('{"ignore_end": true}', ends=frozenset({0}), most_tokens=10).stop.tokens == frozenset()
 
 
-async def test_a_draft_model_is_fed_only_what_it_has_not_seen() -> None:
+def test_a_draft_model_is_fed_only_what_it_has_not_seen() -> None:
     asked: list[tuple[int, list[int]]] = []
 
     class Port:
-        async def draft(self, keep: int, tokens: Sequence[int], count: int, live: int) -> tuple[list[int], float]:
+        def draft(self, keep: int, tokens: Sequence[int], count: int, live: int) -> tuple[list[int], float]:
             asked.append((keep, list(tokens)))
             return [90 + number for number in range(count)], 0.0
 
-        async def close(self) -> None:
+        def close(self) -> None:
             return None
 
     drafter = ModelDrafter(Port())
-    await drafter.propose([1, 2, 3], 3, 1)  # drafts 90 91 92, of which the model has seen 90 and 91
-    await drafter.propose([1, 2, 3, 90, 7], 2, 1)  # 90 was right, then came 7
-    await drafter.propose([1, 2, 3, 90, 7, 90, 91], 1, 1)  # all right, one more than it has seen
+    drafter.propose([1, 2, 3], 3, 1)  # drafts 90 91 92, of which the model has seen 90 and 91
+    drafter.propose([1, 2, 3, 90, 7], 2, 1)  # 90 was right, then came 7
+    drafter.propose([1, 2, 3, 90, 7, 90, 91], 1, 1)  # all right, one more than it has seen
     assert asked == [(0, [1, 2, 3]), (4, [7]), (6, [91])]

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
@@ -64,7 +65,7 @@ async def test_many_outputs_are_saved_and_sorted_without_being_asked(tmp_path: P
     kept = memory(tmp_path, tokens=100_000)
     for number in range(40):
         say(kept, "acme", "a", CONTEXT, [number * 7 + step for step in range(200)])
-        await kept.tend()
+        await kept.tend(nullcontext())
     history = kept.of("acme", "a")[0]
     assert not history.merge_is_due
     assert len(memory(tmp_path).of("acme", "a")[0]) > 6_000, "all but what came after the last saving"
@@ -106,7 +107,7 @@ async def test_what_is_being_written_when_its_tenant_is_erased_does_not_come_bac
         return really(self, data)
 
     monkeypatch.setattr(Path, "write_bytes", slowly)
-    tending = asyncio.create_task(kept.tend())
+    tending = asyncio.create_task(kept.tend(nullcontext()))
     assert await asyncio.to_thread(writing.wait, 10)
     erasing = asyncio.create_task(asyncio.to_thread(kept.erase, "acme"))
     await asyncio.sleep(0.05)
@@ -125,7 +126,7 @@ async def test_what_waits_to_be_written_when_its_tenant_is_erased_is_not_written
     with ThreadPoolExecutor(1) as only:
         asyncio.get_running_loop().set_default_executor(only)
         busy = only.submit(go_on.wait, 10)
-        tending = asyncio.create_task(kept.tend())
+        tending = asyncio.create_task(kept.tend(nullcontext()))
         await asyncio.sleep(0.01)
         kept.erase("acme")
         say(kept, "acme", "a", [1], [9])
@@ -253,7 +254,7 @@ async def test_a_disk_that_takes_nothing_costs_what_is_saved_and_nothing_else(tm
     for tenant in ("acme", "rival"):
         for number in range(20):
             say(kept, tenant, "a", CONTEXT, [5, 6, 7, number])
-    await kept.tend()
+    await kept.tend(nullcontext())
     kept.save()
     short = [file for file in files(tmp_path) if len(file.read_bytes()) < 200]
     assert short == [blocked.with_suffix("")], "it is as old as it was, all others are new"

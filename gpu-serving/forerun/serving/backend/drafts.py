@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from forerun.core.tokens.depth import DepthController, DepthDecision, DepthReason, Load
@@ -27,11 +27,11 @@ _KEEP: Final = 0.95
 class DraftModelPort(Protocol):
     """One sequence of the draft model."""
 
-    async def draft(self, keep: int, tokens: Sequence[int], count: int, live: int) -> tuple[list[int], float]:
+    def draft(self, keep: int, tokens: Sequence[int], count: int, live: int) -> tuple[Sequence[int], float]:
         """Goes on after `keep` tokens with `tokens`: so many that may follow, and the seconds it took."""
         ...
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Frees its slot."""
         ...
 
@@ -47,7 +47,7 @@ class ModelDrafter:
         self._port = port
         self._fed: list[int] = []
 
-    async def propose(self, context: Sequence[int], depth: int, live: int) -> Proposal:
+    def propose(self, context: Sequence[int], depth: int, live: int) -> Proposal:
         """At most `depth` tokens that may follow."""
         kept = 0
         for known, token in zip(self._fed, context, strict=False):
@@ -56,13 +56,13 @@ class ModelDrafter:
             kept += 1
         # The scores after the last token come with feeding it, also where it was fed before.
         kept = min(kept, len(context) - 1)
-        found, seconds = await self._port.draft(kept, context[kept:], depth, live)
+        found, seconds = self._port.draft(kept, context[kept:], depth, live)
         self._fed = [*context, *found[:-1]]
         return Proposal(found, MODEL, seconds)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Frees its slot."""
-        await self._port.close()
+        self._port.close()
 
 
 class Depth:
@@ -111,7 +111,6 @@ class Drafts:
         model: The draft model's; None: there is none, or it is not wanted.
         depth: How deep.
         fixed: So deep in any case, as far as there is room; None: as the controller decides.
-        counted: Told how each proposal ended: its drafter, tokens proposed and accepted.
         branches: More than 1: what costs no model drafts trees.
     """
 
@@ -121,14 +120,12 @@ class Drafts:
         model: ModelDrafter | None,
         depth: Depth,
         fixed: int | None,
-        counted: Callable[[str, int, int], None],
         branches: int = 1,
     ) -> None:
         self._recall = recall
         self._model = model
         self._depth = depth
         self._fixed = fixed
-        self._counted = counted
         self._branches = branches
         self._scored: Sequence[int] = ()
         self._probing = False
@@ -146,7 +143,7 @@ class Drafts:
         if self._recall is not None:
             self._recall.extend(tokens)
 
-    async def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
+    def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
         """At most `cap` tokens that may follow; none where drafting does not pay now."""
         size = len(context)
         recalled = self._recalled(size, cap, live)
@@ -156,7 +153,7 @@ class Drafts:
         source = self._winner(recalled, decision, live, size)
         self._probing = source == MODEL and decision.reason is DepthReason.PROBE
         if self._model is not None and source == MODEL:
-            return await self._model.propose(context, decision.depth, live)
+            return self._model.propose(context, decision.depth, live)
         if source != RECALL:
             return Proposal([], RECALL)
         return Proposal(recalled.tokens, RECALL, parents=None if recalled.is_chain else recalled.parents)
@@ -177,16 +174,15 @@ class Drafts:
 
     def judged(self, proposal: Proposal, accepted: int, pass_seconds: float) -> None:
         """How a proposal ended."""
-        self._counted(proposal.drafter, len(proposal.tokens), accepted)
         self._depth.judged(proposal, accepted, pass_seconds)
         if self._probing:
             self._probing = False
             self._depth.controller.probed(WITH_DRAFT, proposal.seconds / pass_seconds)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """The text has ended."""
         if self._model is not None:
-            await self._model.close()
+            self._model.close()
 
     def _decided(self, pair: str, context: int, cap: int, live: int) -> DepthDecision:
         if self._fixed is not None:

@@ -5,8 +5,7 @@ Pure but for its ports, so that tests run the very loop that is served beside a 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -36,17 +35,17 @@ class Verdict:
 class TargetPort(Protocol):
     """One sequence of the target."""
 
-    async def start(self, prompt: Sequence[int], live: int) -> Verdict:
+    def start(self, prompt: Sequence[int], live: int) -> Verdict:
         """Feeds the prompt; the first token."""
         ...
 
-    async def verify(
+    def verify(
         self, keep: int, last: int, drafted: Sequence[int], live: int, parents: Sequence[int] | None = None
     ) -> Verdict:
         """Goes on after `keep` tokens with `last`, and checks what was drafted to follow it; a tree by its parents."""
         ...
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Frees its slot. Never fails."""
         ...
 
@@ -75,7 +74,7 @@ class DraftPort(Protocol):
         """Certain tokens that follow: the prompt, then what each pass gave."""
         ...
 
-    async def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
+    def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
         """At most `cap` tokens that may follow; none where drafting does not pay now."""
         ...
 
@@ -83,7 +82,7 @@ class DraftPort(Protocol):
         """How a proposal ended, and what its pass took."""
         ...
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """The text has ended, however. Never fails."""
         ...
 
@@ -117,6 +116,8 @@ class Step:
         logprobs: Of each token, where asked for.
         finish: In the last step: why.
         drafted: Tokens that its pass verified.
+        accepted: How many of them were right.
+        drafter: Who drafted them.
         seconds: Of its pass and its drafts.
     """
 
@@ -125,6 +126,8 @@ class Step:
     logprobs: Sequence[float] | None
     finish: Finish | None
     drafted: int
+    accepted: int
+    drafter: str
     seconds: float
 
 
@@ -151,12 +154,12 @@ class Loop:
     most: Callable[[], int] = lambda: ROWS - 1
     counts: Counts = field(default_factory=Counts)
 
-    async def run(self, prompt: Sequence[int]) -> AsyncGenerator[Step, None]:
+    def run(self, prompt: Sequence[int]) -> Generator[Step, None, None]:
         """The answer, pass by pass. Close the iterator to stop early; the slot is freed in any case."""
         context = list(prompt)
         self.draft.extend(prompt)
         try:
-            verdict, proposal = await self.target.start(prompt, self.live()), Proposal(())
+            verdict, proposal = self.target.start(prompt, self.live()), Proposal(())
             while True:
                 step, taken = self._taken(verdict, proposal, len(context))
                 context += taken
@@ -165,18 +168,18 @@ class Loop:
                 yield step
                 if step.finish is not None:
                     return
-                verdict, proposal = await self._pass(context)
+                verdict, proposal = self._pass(context)
         finally:
-            await self.draft.close()
-            await self.target.close()
+            self.draft.close()
+            self.target.close()
 
-    async def _pass(self, context: Sequence[int]) -> tuple[Verdict, Proposal]:
+    def _pass(self, context: Sequence[int]) -> tuple[Verdict, Proposal]:
         live = self.live()
         # A pass gives one token more than it accepts: what is drafted beyond the end is work for nothing.
         room = min(self.answer.left - 1, self.limit - len(context) - 1, self.most())
         wanted = self.speculate and room > 0
-        proposal = await self.draft.propose(context, room, live) if wanted else Proposal(())
-        verdict = await self.target.verify(len(context) - 1, context[-1], proposal.tokens, live, proposal.parents)
+        proposal = self.draft.propose(context, room, live) if wanted else Proposal(())
+        verdict = self.target.verify(len(context) - 1, context[-1], proposal.tokens, live, proposal.parents)
         self.counts.passes += 1
         self.counts.proposed += len(proposal.tokens)
         self.counts.accepted += verdict.accepted
@@ -193,24 +196,5 @@ class Loop:
         logprobs = None if verdict.logprobs is None else list(verdict.logprobs[: len(taken)])
         seconds = verdict.seconds + proposal.seconds
         self.counts.seconds += seconds
-        return Step(taken, text, logprobs, finish, len(proposal.tokens), seconds), taken
-
-
-async def ahead(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, None]:
-    """The same steps; the pass of the next one is under way while the caller handles a step.
-
-    So what it takes to tell a client of a step is hidden behind a pass. Who closes this early waits for that pass.
-    """
-    coming: asyncio.Task[Step] | None = asyncio.ensure_future(anext(steps))
-    try:
-        while coming is not None:
-            step = await coming
-            coming = None
-            if step.finish is None:
-                coming = asyncio.ensure_future(anext(steps))
-                await asyncio.sleep(0)  # it asks for its pass now, not once the caller has handled this step
-            yield step
-    finally:
-        if coming is not None:
-            await asyncio.wait([coming])
-            coming.exception()  # nobody wants to hear how the pass ended
+        drafted = len(proposal.tokens)
+        return Step(taken, text, logprobs, finish, drafted, verdict.accepted, proposal.drafter, seconds), taken

@@ -1,6 +1,7 @@
 """The Triton model that clients ask: it couples target and draft through the server, and streams what they give.
 
-One event loop in one process serves all texts; a request's options and events are JSON, its prompt token ids.
+One process serves all texts: threads that take turns decode them, and an event loop tells their clients, beside the
+passes. A request's options and events are JSON, its prompt token ids.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -31,13 +31,14 @@ from forerun.serving.backend.admission import Admission, Left
 from forerun.serving.backend.coupling import PassFailed, ServedDraft, ServedTarget, text_of
 from forerun.serving.backend.deciding import ModelOptions
 from forerun.serving.backend.drafts import MODEL, RECALL, Depth, Drafts, ModelDrafter
-from forerun.serving.backend.loop import ROWS, Loop, Step, ahead
+from forerun.serving.backend.loop import ROWS, Loop, Step
 from forerun.serving.backend.metering import Family, Meter, Sample
 from forerun.serving.backend.options import Options, read_options
 from forerun.serving.backend.orders import Bounds, Orders, known_erasures
 from forerun.serving.backend.remembering import Erased, Memory
 from forerun.serving.backend.sequences import Refused
 from forerun.serving.backend.table import TableFile
+from forerun.serving.backend.turns import Turns
 from forerun.serving.backend.vocabulary import Vocabulary, compare, from_tokenizer, of_toy, token_bytes, toy_bytes
 
 
@@ -76,7 +77,7 @@ class TritonPythonModel:
         self._table = TableFile(self._settings["table"], self._depth.controller)
         self._sequences = itertools.count(1)
         self._running_on: asyncio.AbstractEventLoop | None = None
-        self._threads = ThreadPoolExecutor(2 * self._settings["slots"], thread_name_prefix="pass")
+        self._turns = Turns(self._settings["slots"])
         self._meter = Meter(
             _sample,
             {
@@ -94,25 +95,17 @@ class TritonPythonModel:
 
     async def execute(self, requests: Sequence[Any]) -> None:
         """Serves requests; returns when all of them have ended."""
-        self._widen(asyncio.get_running_loop())
+        self._running_on = asyncio.get_running_loop()
         await asyncio.gather(*(self._serve(one) for one in requests))
 
     def finalize(self) -> None:
         """Saves histories, and lets the event loop end, which the server's own way of stopping it does not wake."""
-        self._orders.look(at_once=True)  # what was erased is not written again
-        self._memory.save()
+        with self._turns:
+            self._orders.look(at_once=True)  # what was erased is not written again
+            self._memory.save()
         if self._running_on is not None:
             self._running_on.call_soon_threadsafe(self._running_on.stop)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _widen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A thread for every pass that may be under way: the server runs each asynchronous call in one of the loop's.
-
-        With the few that a loop has by itself, passes of different texts would wait for each other, unbatched.
-        """
-        if self._running_on is None:
-            self._running_on = loop
-            loop.set_default_executor(self._threads)
+        self._turns.end()
 
     async def _serve(self, request: Any) -> None:
         sender = request.get_response_sender()
@@ -130,7 +123,7 @@ class TritonPythonModel:
             self._meter.add(metering.REQUESTS, label=end)
             self._meter.flush()
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        await self._memory.tend()  # after the answer's end, which clients wait for
+        await self._memory.tend(self._turns)  # after the answer's end, which clients wait for
 
     async def _answer(self, request: Any, sender: Any) -> str:
         prompt = [int(one) for one in pb_utils.get_input_tensor_by_name(request, "PROMPT").as_numpy().reshape(-1)]
@@ -139,17 +132,20 @@ class TritonPythonModel:
             ends=self._ends,
             most_tokens=self._settings["max_output_tokens"],
         )
-        self._orders.look(at_once=True)
-        if options.erase:
-            sender.send(_response({"erased": asdict(self._erase(options))}))
+        with self._turns:
+            self._orders.look(at_once=True)
+            erased = self._erase(options) if options.erase else None
+        if erased is not None:
+            sender.send(_response({"erased": asdict(erased)}))
             return Finish.STOP.value
         self._check(prompt, options)
         await self._admission.enter(sender.is_cancelled)
         spoken: list[int] = []
         era = self._memory.era(options.tenant)
         try:
-            loop = self._loop(prompt, options)
-            async with aclosing(loop.run(prompt)) as passes, aclosing(ahead(passes)) as steps:
+            with self._turns:
+                loop = self._loop(prompt, options)
+            async with aclosing(self._turns.steps(loop.run(prompt))) as steps:
                 async for step in steps:
                     if sender.is_cancelled():
                         return "cancelled"
@@ -160,7 +156,8 @@ class TritonPythonModel:
         finally:
             self._admission.leave()
             if options.history:
-                self._memory.append(options.tenant, options.agent, prompt, spoken, era)
+                with self._turns:
+                    self._memory.append(options.tenant, options.agent, prompt, spoken, era)
         return "failed"
 
     def _erase(self, options: Options) -> Erased:
@@ -193,12 +190,16 @@ class TritonPythonModel:
         ).text()
         wanted = set(settings["drafters"]) if options.drafters is None else options.drafters & set(settings["drafters"])
         with_model = MODEL in wanted and settings["draft"] is not None and options.speculate
-        model = ModelDrafter(ServedDraft(settings["draft_model"], sequence, passed_on)) if with_model else None
+        model = (
+            ModelDrafter(ServedDraft(settings["draft_model"], sequence, passed_on, self._turns.away))
+            if with_model
+            else None
+        )
         self._table.look()
         recall = self._recall(options) if RECALL in wanted else None
         return Loop(
-            ServedTarget(settings["target_model"], sequence, passed_on),
-            Drafts(recall, model, self._depth, options.depth, self._judged, self._branches(options)),
+            ServedTarget(settings["target_model"], sequence, passed_on, self._turns.away),
+            Drafts(recall, model, self._depth, options.depth, self._branches(options)),
             Answer(options.stop, self._bytes.__getitem__),
             options.speculate,
             lambda: self._admission.live,
@@ -227,10 +228,6 @@ class TritonPythonModel:
             drafter.expect(options.expected)
         return drafter
 
-    def _judged(self, drafter: str, proposed: int, accepted: int) -> None:
-        self._meter.add(metering.PROPOSED, proposed, drafter)
-        self._meter.add(metering.ACCEPTED, accepted, drafter)
-
     def _event(self, step: Step, loop: Loop, prompt: int) -> Any:
         event: dict[str, Any] = {"tokens": list(step.tokens), "text": step.text, "seconds": step.seconds}
         if step.logprobs is not None:
@@ -238,6 +235,8 @@ class TritonPythonModel:
         self._meter.add(metering.TOKENS, len(step.tokens))
         self._meter.add(metering.PASSES, label=str(step.drafted))
         self._meter.add(metering.PASS_SECONDS, step.seconds)
+        self._meter.add(metering.PROPOSED, step.drafted, step.drafter)
+        self._meter.add(metering.ACCEPTED, step.accepted, step.drafter)
         if step.finish is not None:
             counts = loop.counts
             event["finish"] = step.finish.value

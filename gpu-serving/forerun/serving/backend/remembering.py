@@ -120,13 +120,20 @@ class Memory:
             self._touched[key] = None
             self._unsaved[key] = self._unsaved.get(key, 0) + 1
 
-    async def tend(self) -> None:
-        """Sorts and saves what is due, beside the decoding. Takes seconds: nobody's answer waits for it."""
-        for key in [one for one in self._touched if one not in self._busy]:
-            self._touched.pop(key, None)
-            history = self._histories.get(key)
+    async def tend(self, turn: contextlib.AbstractContextManager[object]) -> None:
+        """Sorts and saves what is due, beside the decoding. Takes seconds: nobody's answer waits for it.
+
+        Args:
+            turn: As long as it is entered nobody else reads or changes what is here.
+        """
+        with turn:
+            due = [one for one in self._touched if one not in self._busy]
+        for key in due:
+            with turn:
+                self._touched.pop(key, None)
+                history = self._histories.get(key)
             if history is not None and key not in self._busy:
-                await self._tend(key, history)
+                await self._tend(key, history, turn)
 
     def hear(self, erasures: Mapping[str, str]) -> None:
         """Forgets the tenants whose last erasure is a new one. Files that stay for now are not read."""
@@ -201,17 +208,21 @@ class Memory:
                 except OSError as error:
                     _complain("a history that is not kept is still there", error)
 
-    async def _tend(self, key: HistoryKey, history: History) -> None:
+    async def _tend(self, key: HistoryKey, history: History, turn: contextlib.AbstractContextManager[object]) -> None:
         self._busy.add(key)
         try:
             if history.merge_is_due:
-                run, fresh, limit = history.to_merge()
+                with turn:
+                    run, fresh, limit = history.to_merge()
                 merged: SortedRun = await asyncio.to_thread(merge, run, fresh, limit)
-                if self._histories.get(key) is not history:
-                    return  # erased or forgotten meanwhile
-                history.install(merged, len(fresh))
+                with turn:
+                    if self._histories.get(key) is not history:
+                        return  # erased or forgotten meanwhile
+                    history.install(merged, len(fresh))
             if self._folder is not None and self._unsaved.get(key, 0) >= _SAVE_EVERY:
-                await asyncio.to_thread(self._write, key, history, history.to_bytes())
+                with turn:
+                    content = history.to_bytes()
+                await asyncio.to_thread(self._write, key, history, content)
         finally:
             self._busy.discard(key)
 

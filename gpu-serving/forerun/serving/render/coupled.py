@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.serving.backend.passes import ANSWER, PASS
 from forerun.serving.backend.vocabulary import from_tokenizer
 from forerun.serving.profile import Coupled, OpenVinoEngine, Profile, ToyEngine
 from forerun.serving.textproto import Message, Word, text_of
@@ -103,14 +104,10 @@ def _stateful(name: str, role: str, profile: Profile, engine: Mapping[str, Any])
             "oldest": {"max_candidate_sequences": profile.slots, "max_queue_delay_microseconds": 0},
         },
         "input": [
-            {"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1], "allow_ragged_batch": True},
-            {"name": "CONTROL", "data_type": Word("TYPE_INT32"), "dims": [-1], "allow_ragged_batch": True},
+            {"name": PASS, "data_type": Word("TYPE_INT32"), "dims": [-1], "allow_ragged_batch": True},
             {"name": "OPTIONS", "data_type": Word("TYPE_STRING"), "dims": [1], "optional": True},
         ],
-        "output": [
-            {"name": "TOKENS", "data_type": Word("TYPE_INT32"), "dims": [-1]},
-            {"name": "REPORT", "data_type": Word("TYPE_STRING"), "dims": [1]},
-        ],
+        "output": [{"name": ANSWER, "data_type": Word("TYPE_FP64"), "dims": [-1]}],
     }
     settings = {
         "role": role,
