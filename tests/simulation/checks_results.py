@@ -196,8 +196,15 @@ def switch(evidence: Evidence) -> Iterator[str]:
         for one in evidence.world.log:
             late = begin + _SWITCH_SECONDS < one.started_at < end
             excused = any(o.begin < one.started_at < o.end + _RESTART_SECONDS for o in away)
-            if one.speculative and late and not excused:
+            if one.speculative and late and not excused and not _joined_before(evidence, one):
                 yield f"5: {one.tool} {one.key} ran ahead {one.started_at - begin:.2f} s after it was switched off"
+
+
+def _joined_before(evidence: Evidence, one: Execution) -> bool:
+    """Its call was there when it began: it had waited for a place until then, and was the call's own."""
+    calls = (line.call for line in evidence.ahead.get(one.key, ()) if line.HasField("call"))
+    asked = (evidence.tap.asked_at.get((call.session, call.turn, call.index)) for call in calls)
+    return any(at is not None and at <= one.started_at for at in asked)
 
 
 def audits(evidence: Evidence) -> Iterator[str]:

@@ -80,7 +80,7 @@ MUTANTS: Final = (
     Mutant("mode-of-session-ignored", f"{_ORCHESTRATOR}.opening:mode_of", put.returns(Mode.EXACT)),
     Mutant("writes-run-ahead", f"{_SESSION}.admission:may_speculate", put.returns(Decision(True, Reason.READ))),
     Mutant("taint-ignored", f"{_SESSION}.proposals:taint_of", put.returns(())),
-    Mutant("kill-switch-ignored", f"{_ORCHESTRATOR}.switch:Switch.off", put.returns(None)),
+    Mutant("kill-switch-ignored", "forerun.runtime.switch:Switch.off", put.returns(None)),
     Mutant("place-not-returned", "forerun.core.governor:Purse.stopped", put.returns(None)),
     Mutant("call-place-not-returned", f"{_ORCHESTRATOR}.places:Places.leave", put.returns(None)),
     Mutant("replica-place-not-returned", f"{_ORCHESTRATOR}.places:Places.stopped", put.returns(None)),

@@ -55,6 +55,7 @@ class ScriptedServicer(session_pb2_grpc.SessionServiceServicer):
         self.refuse: Callable[[session_pb2.Hello], tuple[grpc.StatusCode, str] | None] = lambda hello: None
         self.streams: list[Stream] = []
         self.asked = asyncio.Event()
+        self.deaf = False
         self.tools: list[session_pb2.SessionTool] = []
         self.switched: list[session_pb2.SetSpeculationRequest] = []
         self.erased: list[session_pb2.EraseHistoriesRequest] = []
@@ -99,6 +100,8 @@ class ScriptedServicer(session_pb2_grpc.SessionServiceServicer):
     async def _read(self, stream: Stream, requests: AsyncIterator[session_pb2.ConnectRequest]) -> None:
         journal = stream.journal
         async for request in requests:
+            if self.deaf:
+                continue
             match request.WhichOneof("message"):
                 case "event":
                     journal.events.append(request.event)

@@ -236,3 +236,18 @@ async def test_a_closed_client_closes_its_sessions() -> None:
     (result,) = await asking
     assert result.status is Status.OUTCOME_UNKNOWN and session.totals is not None
     await server.stop()
+
+
+async def test_a_session_that_is_being_closed_takes_nothing_more(
+    client: AsyncClient, platform: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.client._session._CLOSE_SECONDS", 0.2)
+    session = client.session("agent")
+    await session.open()
+    platform.servicer.deaf = True
+    closing = asyncio.ensure_future(session.close())
+    await asyncio.sleep(0)  # it has begun, and waits for the platform, which says nothing
+    with pytest.raises(SessionClosed, match="SESSION_ENDED"):
+        await session.call_tool("echo")
+    assert not closing.done()
+    await closing

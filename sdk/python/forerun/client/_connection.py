@@ -121,9 +121,11 @@ class Connection:
             raise
 
     def check(self) -> None:
-        """Raises why the session takes nothing any more, if so."""
-        closed = self._closed
-        if closed is not None and not self._alone:
+        """Raises why the session takes nothing any more, if so: also while the platform is told that it ends."""
+        closed = None if self._alone else self._closed
+        if self._outbox.closing and closed is None:
+            closed = SessionClosed("SESSION_ENDED", "the session was closed")
+        if closed is not None:
             raise type(closed)(
                 closed.reason,
                 closed.message,
