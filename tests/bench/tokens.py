@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,17 +108,17 @@ def smollm2() -> Tokens:
 
 
 def prompts(data: Path, tokens: Tokens, wanted: int, seed: int = 1) -> list[Prompt]:
-    """One prompt for each of `wanted` tasks, spread over the sets."""
-    chosen = []
+    """One prompt for each of `wanted` tasks, from the sets in turn; where a set has no more, from the others."""
+    found: list[list[Prompt]] = []
     for name in SETS:
         chance = random.Random(f"{seed} {name}")
         by_task: dict[str, list[Sequence[int]]] = {}
         for run in load(data, name, tokens):
             by_task.setdefault(run.task, []).extend(_contexts(run.events, tokens))
         tasks = [task for task in sorted(by_task) if by_task[task]]
-        for task in chance.sample(tasks, min(len(tasks), -(-wanted // len(SETS)))):
-            chosen.append(Prompt(name, task, chance.choice(by_task[task])))
-    return chosen
+        found.append([Prompt(name, task, chance.choice(by_task[task])) for task in chance.sample(tasks, len(tasks))])
+    in_turn = [one for ones in zip_longest(*found) for one in ones if one is not None]
+    return in_turn[:wanted]
 
 
 def _contexts(run: Sequence[Sequence[int] | Message], tokens: Tokens) -> Iterator[Sequence[int]]:
@@ -238,7 +239,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
     subprocess.run([REPOSITORY / "scripts" / "triton" / "install"], check=True)
-    chosen = prompts(options.data, smollm2(), options.prompts)[: options.prompts]
+    chosen = prompts(options.data, smollm2(), options.prompts)
     # Sets take turns, so that a machine that becomes slower does not do so for one of them.
     chosen.sort(key=lambda one: random.Random(one.task).random())
     with tempfile.TemporaryDirectory() as folder:
