@@ -38,6 +38,7 @@ test: setup ## all tests that need neither cluster nor real weights
 	@$(PYTEST) tests --ignore=tests/cluster --ignore=tests/triton
 
 test-cluster: setup ## operator and chart on a real Kubernetes of its own; builds it the first time (root, Debian)
+	@$(PYTHON_BIN) -m tests.cluster programs  # before any test, none of which has the time for it
 	@mkdir -p build && set -o pipefail && $(PYTEST) tests/cluster --verbose --capture=no 2>&1 | tee build/test-cluster.log
 
 test-triton: setup ## a real small model on a real Triton server, and the toy pair at length; fetches both the first time

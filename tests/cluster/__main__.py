@@ -1,6 +1,7 @@
 """`python -m tests.cluster ACTION`: a Kubernetes of one node on this machine, for people who develop.
 
-`up` and `down` start and end it, `helm` builds helm alone, which the tests of the chart use.
+`up` and `down` start and end it. `programs` builds what it is made of, which takes minutes the first time; `helm` builds
+helm alone, which the tests of the chart use.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import sys
 from tests.cluster.kubernetes.cluster import Cluster
 from tests.cluster.kubernetes.errors import ClusterError
 from tests.cluster.kubernetes.places import PROGRAMS
-from tests.cluster.kubernetes.programs import HELM
+from tests.cluster.kubernetes.programs import HELM, KUBE, PAUSE
 
 
 def main() -> int:
     """Runs the command line; 3 when something is missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    parser.add_argument("action", choices=("up", "down", "helm"))
+    parser.add_argument("action", choices=("up", "down", "programs", "helm"))
     action = parser.parse_args().action
     try:
-        if action == "helm":
-            HELM.build()
+        if action in ("programs", "helm"):
+            for program in (KUBE, PAUSE, HELM) if action == "programs" else (HELM,):
+                program.build()
             return 0
         cluster = Cluster(tethered=False)
         if action == "down":
