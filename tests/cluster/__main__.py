@@ -1,6 +1,6 @@
 """`python -m tests.cluster ACTION`: a Kubernetes of one node on this machine, for people who develop.
 
-`up` and `down` start and end it. `programs` builds what it is made of, which takes minutes the first time; `helm` builds
+`up` and `down` start and end it. `programs` builds what it is made of, in minutes the first time; `helm` builds
 helm alone, which the tests of the chart use.
 """
 
