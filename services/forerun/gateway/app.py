@@ -73,9 +73,11 @@ class HttpServer:
         """Lets running answers end, then hangs up."""
         self._server.should_exit = True
         if self._serving is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace_seconds):
-                    await self._serving
+            # How it ended is told by `_ended`: an exception of it must not keep the socket open.
+            _, late = await asyncio.wait([self._serving], timeout=grace_seconds)
+            if late:
+                self._serving.cancel()
+                await asyncio.wait(late)
         if self._socket is not None:
             self._socket.close()
 

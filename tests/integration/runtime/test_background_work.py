@@ -117,6 +117,7 @@ async def test_a_gateway_without_its_http_server_ends(
     app = App(service="gateway", parts=[Part("http", server)], metrics=Metrics("gateway"), failed=failed)
     async with asyncio.timeout(20):
         assert await run(app, 5.0) == 1
+    assert server._socket is not None and server._socket.fileno() == -1, "nobody is let wait at its door"
 
 
 async def test_a_gateway_that_is_stopped_has_not_failed() -> None:
