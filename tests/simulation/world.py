@@ -305,4 +305,4 @@ class _Wire(httpx.AsyncBaseTransport):
             self._world.misbehaved["tool refuse"] += 1
             raise httpx.ConnectError("connection refused")
         second = request.url.host == SECOND_HOST
-        return await self._world.handle(session, tool, key, await request.aread(), second=second)
+        return await self._world.handle(session, tool, key, request.content, second=second)

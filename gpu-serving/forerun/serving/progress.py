@@ -6,41 +6,36 @@ decoupled model when it hands it over, so the loop and engines are asked by thei
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from forerun.serving.render.coupled import SERVED
 
-ReadProgress = Callable[[], Awaitable[Mapping[str, float] | None]]
-"""Finished work by model, in no unit; None where the server does not tell."""
-
-_SERIES: Final = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
-_MODEL: Final = re.compile(r'(?:^|,)model="(?P<model>[^"]*)"')
+# Without the `_total` that the parser gives to all counters, and Triton to none.
 _OF_SERVER: Final = frozenset({"nv_inference_exec_count", "nv_inference_count"})
-_OF_LOOP: Final = frozenset({"forerun_target_passes_total", "forerun_generations_total"})
-_OF_ENGINE: Final = frozenset({"vllm:prompt_tokens_total", "vllm:generation_tokens_total"})
+_OF_LOOP: Final = frozenset({"forerun_target_passes", "forerun_generations"})
+_OF_ENGINE: Final = frozenset({"vllm:prompt_tokens", "vllm:generation_tokens"})
 
 
 def progress_of(exposition: str, decoupled: frozenset[str]) -> dict[str, float]:
-    """Finished work by model.
+    """Finished work by model; nothing where what the server says is no exposition.
 
     Args:
         exposition: What the server's `/metrics` says.
         decoupled: Models that answer with streams.
     """
     found: dict[str, float] = {}
-    for line in exposition.splitlines():
-        series = _SERIES.match(line)
-        if series is None:
-            continue
-        name, labels = series["name"], _MODEL.search(series["labels"] or "")
-        model = SERVED if name in _OF_LOOP else labels["model"] if labels is not None else ""
-        counts = name in (_OF_LOOP | _OF_ENGINE if model in decoupled else _OF_SERVER)
-        if counts:
-            found[model] = found.get(model, 0.0) + float(series["value"])
+    try:
+        for family in text_string_to_metric_families(exposition):
+            for sample in family.samples:
+                name = sample.name.removesuffix("_total")
+                model = SERVED if name in _OF_LOOP else sample.labels.get("model", "")
+                if name in (_OF_LOOP | _OF_ENGINE if model in decoupled else _OF_SERVER):
+                    found[model] = found.get(model, 0.0) + sample.value
+    except ValueError:
+        return {}
     return found
 
 

@@ -229,13 +229,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         self, request: session_pb2.SetSpeculationRequest, context: _Context
     ) -> session_pb2.SetSpeculationResponse:
         """The kill switch. An operator may switch any tenant and all of them, a user its own by name."""
-        caller = current_caller()
-        if caller.role is not Role.OPERATOR and request.tenant != caller.tenant:
-            raise PermissionDenied(
-                ErrorReason.CALLER_NOT_ALLOWED,
-                "only an operator's token may switch other tenants or all of them; a user may name its own tenant",
-                metadata={"tenant": caller.tenant},
-            )
+        _may_name(request.tenant, "switch other tenants or all of them")
         revision = await self._switch.set(request.tenant, on=request.on, reason=request.reason)
         return session_pb2.SetSpeculationResponse(revision=revision)
 
@@ -243,13 +237,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         self, request: session_pb2.EraseHistoriesRequest, context: _Context
     ) -> session_pb2.EraseHistoriesResponse:
         """Makes model servers forget a tenant. An operator may name any tenant, a user its own."""
-        caller = current_caller()
-        if caller.role is not Role.OPERATOR and request.tenant != caller.tenant:
-            raise PermissionDenied(
-                ErrorReason.CALLER_NOT_ALLOWED,
-                "only an operator's token may erase other tenants; a user may name its own",
-                metadata={"tenant": caller.tenant},
-            )
+        _may_name(request.tenant, "erase other tenants")
         if not 1 <= len(request.tenant) <= limits.NAME_CHARS:
             raise InvalidArgument(
                 ErrorReason.ARGUMENT_INVALID, f"tenant has to have 1 to {limits.NAME_CHARS} characters (NAME_CHARS)"
@@ -281,6 +269,17 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         tools = await self._workers.tools(caller)
         return session_pb2.ListSessionToolsResponse(
             tools=[_session_tool(tool, policy) for _, tool in sorted(tools.items())]
+        )
+
+
+def _may_name(tenant: str, deed: str) -> None:
+    """Operators may name any tenant, users their own."""
+    caller = current_caller()
+    if caller.role is not Role.OPERATOR and tenant != caller.tenant:
+        raise PermissionDenied(
+            ErrorReason.CALLER_NOT_ALLOWED,
+            f"only an operator's token may {deed}; a user may name its own tenant",
+            metadata={"tenant": caller.tenant},
         )
 
 

@@ -94,6 +94,7 @@ def test_finished_work_is_read_from_where_it_is_counted_when_it_is_finished() ->
     }
     assert progress_of(EXPOSITION, frozenset({"target"}))["target"] == 1_500.0
     assert progress_of("", frozenset()) == {}
+    assert progress_of(EXPOSITION + 'nv_inference_count{model="target', frozenset()) == {}, "cut off"
 
 
 def test_all_series_exist_from_the_start_and_models_are_named_by_what_they_are_for() -> None:
