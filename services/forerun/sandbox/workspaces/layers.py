@@ -91,12 +91,12 @@ class Layers:
         self._entries, self._content_bytes = budget.entries, budget.content_bytes
 
     def stack(self, fork: int, number: int) -> None:
-        """Puts the changes of an open fork on top. Doing it again changes nothing."""
-        if state(fork, "upper") is not None:
-            with opened(str(self._directory / "layers")) as layers:
-                os.rename("upper", str(number), src_dir_fd=fork, dst_dir_fd=layers)
-        if number not in self._pending:
-            self._pending.append(number)
+        """Puts the changes of an open fork on top. Doing it again changes nothing, also where `open` has folded them."""
+        if state(fork, "upper") is None:
+            return
+        with opened(str(self._directory / "layers")) as layers:
+            os.rename("upper", str(number), src_dir_fd=fork, dst_dir_fd=layers)
+        self._pending.append(number)
 
     def fold(self) -> None:
         """Moves all layers into the base. Nothing of the workspace may be mounted; a crash is mended by `open`."""
