@@ -95,24 +95,25 @@ async def test_a_worker_that_dies_at_any_step_of_a_merge_leaves_it_whole_or_not_
 async def test_a_worker_that_dies_again_while_it_mends_mends_it_the_next_time(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mended = 0
-    for first in range(1000):
-        for again in range(1000):
-            root = tmp_path / f"{first}-{again}"
-            workspace = await opened(root, strategy)
-            await merge(workspace, 1)
-            with monkeypatch.context() as patched:
-                died = _Disk(first, patched)
-                with contextlib.suppress(_CrashError):
-                    await merge(workspace, 2)
-            with monkeypatch.context() as patched:
-                mending = _Disk(again, patched)
-                with contextlib.suppress(_CrashError):
-                    await opened(root, strategy)
-            check(root, await opened(root, strategy))
-            mended += 1
-            if not mending.died:
-                break
-        if not died.died:
+    mended, first, again = 0, 0, 0
+    while True:
+        root = tmp_path / f"{first}-{again}"
+        workspace = await opened(root, strategy)
+        await merge(workspace, 1)
+        with monkeypatch.context() as patched:
+            merging = _Disk(first, patched)
+            with contextlib.suppress(_CrashError):
+                await merge(workspace, 2)
+        with monkeypatch.context() as patched:
+            mending = _Disk(again, patched)
+            with contextlib.suppress(_CrashError):
+                await opened(root, strategy)
+        check(root, await opened(root, strategy))
+        mended += 1
+        if mending.died:
+            again += 1
+        elif merging.died:
+            first, again = first + 1, 0
+        else:
             break
     assert mended >= 100
