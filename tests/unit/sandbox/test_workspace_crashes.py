@@ -1,4 +1,4 @@
-"""A workspace whose worker dies before any of the steps of a merge, and again while it is opened, is whole when opened."""
+"""A workspace whose worker dies at any step of a merge, and again while it is opened, is whole when it is opened."""
 
 import contextlib
 import os

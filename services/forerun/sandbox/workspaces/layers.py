@@ -91,7 +91,7 @@ class Layers:
         self._entries, self._content_bytes = budget.entries, budget.content_bytes
 
     def stack(self, fork: int, number: int) -> None:
-        """Puts the changes of an open fork on top. Doing it again changes nothing, also where `open` has folded them."""
+        """Puts the changes of an open fork on top. Again: nothing changes, also where `open` has folded them."""
         if state(fork, "upper") is None:
             return
         with opened(str(self._directory / "layers")) as layers:
