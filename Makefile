@@ -34,14 +34,14 @@ cluster-down: setup ## ends it and leaves nothing but what was built
 demo: setup ## the proof in under 5 minutes on a new machine: two agents without and with Forerun
 	@.venv/bin/forerun demo --fast
 
-test: setup ## all tests that need neither cluster nor real weights
+test: setup ## all tests but those on a cluster and those that model servers take long for
 	@$(PYTEST) tests --ignore=tests/cluster --ignore=tests/triton
 
 test-cluster: setup ## operator and chart on a real Kubernetes of its own; builds it the first time (root, Debian)
 	@$(PYTHON_BIN) -m tests.cluster programs  # before any test, none of which has the time for it
 	@mkdir -p build && set -o pipefail && $(PYTEST) tests/cluster --verbose --capture=no 2>&1 | tee build/test-cluster.log
 
-test-triton: setup ## a real small model on a real Triton server, and the toy pair at length; fetches both the first time
+test-triton: setup ## real Triton servers: a real small model, the toy pair at length, and servers that are stopped and broken; fetches all the first time
 	@$(PYTEST) tests/triton
 
 test-fault: setup ## the real processes killed and broken (part of `make test`)

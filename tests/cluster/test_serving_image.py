@@ -28,7 +28,7 @@ from tests.cluster.kubernetes.forerun_images import wheels
 from tests.cluster.kubernetes.images import BASE_IMAGE, BUILDAH, base_image, build_options, buildah
 from tests.cluster.kubernetes.places import REPOSITORY
 from tests.integration.serving.conftest import Answer, generate
-from tests.integration.serving.test_serve import free_ports, words_of
+from tests.triton.test_serve import free_ports, words_of
 
 BASE = "localhost/triton-base:test"
 SERVING = "localhost/forerun-serving:test"

@@ -1,4 +1,4 @@
-"""Real weights on a real Triton server: `make test-triton`."""
+"""`make test-triton`: real weights, and model servers that break, hang and are replaced, all on a real Triton."""
 
 from __future__ import annotations
 

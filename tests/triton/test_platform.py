@@ -28,7 +28,7 @@ from forerun.runtime.topology import CAPACITY
 from forerun.serving.server import HOME, Installation
 from forerun.v1 import capacity_pb2
 from tests.integration.serving.conftest import REPOSITORY, events, generate
-from tests.integration.serving.test_serve import Process, free_ports, read
+from tests.triton.test_serve import Process, free_ports, read
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 

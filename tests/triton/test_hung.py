@@ -25,7 +25,7 @@ from forerun.serving.render.repository import Link, render
 from forerun.serving.server import Installation, Options, running
 from forerun.serving.watching import watch_of
 from tests.integration.serving.conftest import REPOSITORY, Answer, Served, events, generate
-from tests.integration.serving.test_operations import process_of
+from tests.triton.test_operations import process_of
 
 pytestmark = pytest.mark.timeout(180)
 

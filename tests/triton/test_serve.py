@@ -24,7 +24,7 @@ from forerun.serving.profile import read_profile
 from forerun.serving.render.repository import Link, render
 from forerun.serving.server import HOME, Installation, Options, running
 from tests.integration.serving.conftest import REPOSITORY, Answer, generate
-from tests.integration.serving.test_operations import alive, left_in_memory, shared_memory
+from tests.triton.test_operations import alive, left_in_memory, shared_memory
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -24,7 +24,7 @@ from forerun.serving.profile import read_profile
 from forerun.serving.render.repository import render
 from forerun.serving.server import Installation, Options, Running, running
 from tests.integration.serving.conftest import REPOSITORY
-from tests.integration.serving.test_serve import free_ports
+from tests.triton.test_serve import free_ports
 
 pytestmark = pytest.mark.timeout(240)
 
