@@ -1,6 +1,6 @@
-"""What coupling a real small model inside the server adds to a step: `make bench-coupling`.
+"""What coupling real small models inside the server adds to a step: `make bench-coupling`.
 
-    python -m tests.bench.coupling [--texts N] [--tokens N]
+    python -m tests.bench.coupling [--models NAME ...] [--texts N] [--tokens N]
 
 Each step is compared with itself: the client's time from one event to the next, and the seconds that the model's own
 process spent on the step's pass, from a request that it has read to tokens that are chosen. The rest is coupling: the
@@ -28,11 +28,14 @@ from rich.console import Console
 
 from forerun.runtime.kserve import KServeClient, StreamBounds
 from forerun.serving.keeper import Keeper
-from forerun.serving.profile import read_profile
+from forerun.serving.profile import OpenVinoEngine, Profile, read_profile
 from forerun.serving.render.repository import render
 from forerun.serving.server import HOME, find_installation, running
 from tests.bench.results import REPOSITORY, Row, write
 from tests.integration.serving.conftest import events
+
+MODELS: Final = ("smollm2", "qwen2.5-coder-0.5b")
+"""Of 135M and 500M parameters: coupling takes the same milliseconds, so its share falls as passes grow."""
 
 ARMS: Final[Mapping[str, Mapping[str, Any]]] = {"without drafts": {"speculate": False}, "with drafts": {}}
 _PROMPT_TOKENS: Final = 128
@@ -75,13 +78,20 @@ async def steps(client: KServeClient, text: int, tokens: int, options: Mapping[s
     return Steps(count, last - first, passes)
 
 
-async def measure(texts: int, tokens: int, folder: Path) -> dict[str, list[Steps]]:
+def profile_of(model: str) -> Profile:
+    """The profile of tests on CPU, with this model."""
+    weights = Path(".tools", "models", f"{model}.gguf")
+    target = OpenVinoEngine(kind="openvino", weights=weights, tokenizer=weights.with_suffix(".tokenizer.json"))
+    return read_profile("cpu-test").model_copy(update={"target": target})
+
+
+async def measure(model: str, texts: int, tokens: int, folder: Path) -> dict[str, list[Steps]]:
     """All texts, both arms of each right after each other."""
     repository = folder / "repository"
     repository.mkdir()
     found: dict[str, list[Steps]] = {arm: [] for arm in ARMS}
     async with running(find_installation(REPOSITORY / HOME), repository, folder / "log") as server:
-        await Keeper(server.client, repository).deploy(render(read_profile("cpu-test"), (), base=REPOSITORY))
+        await Keeper(server.client, repository).deploy(render(profile_of(model), (), base=REPOSITORY))
         await steps(server.client, texts, 16, {})
         for text in range(texts):
             for arm, options in ARMS.items():
@@ -89,12 +99,12 @@ async def measure(texts: int, tokens: int, folder: Path) -> dict[str, list[Steps
     return found
 
 
-def row(arm: str, found: Sequence[Steps]) -> Row:
+def row(model: str, arm: str, found: Sequence[Steps]) -> Row:
     """The figures of one arm."""
     shares = [one.share for one in found]
     count, passes = sum(one.count for one in found), sum(one.passes for one in found)
     return Row(
-        name=f"coupling, batch 1, {arm}",
+        name=f"{model}, coupling, batch 1, {arm}",
         value=100.0 * statistics.median(shares),
         unit="% of a step",
         n=len(found),
@@ -110,16 +120,19 @@ def row(arm: str, found: Sequence[Steps]) -> Row:
 def main() -> int:
     """Parses the command line and measures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="which (default: both)")
     parser.add_argument("--texts", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=96)
     options = parser.parse_args()
-    for needed in (["triton", "install"], ["models", "fetch", "smollm2"]):
+    for needed in (["triton", "install"], ["models", "fetch", *options.models]):
         subprocess.run(
             [REPOSITORY.joinpath("scripts", *needed[:2]), *needed[2:]], check=True, stdout=subprocess.DEVNULL
         )
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(options.texts, options.tokens, Path(folder)))
-    rows = [row(arm, taken) for arm, taken in found.items()]
+    rows: list[Row] = []
+    for model in options.models:
+        with tempfile.TemporaryDirectory() as folder:
+            found = asyncio.run(measure(model, options.texts, options.tokens, Path(folder)))
+        rows += [row(model, arm, taken) for arm, taken in found.items()]
     console = Console(highlight=False, soft_wrap=True)
     for one in rows:
         more, (low, high) = one.more, one.spread or (0.0, 0.0)

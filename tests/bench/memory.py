@@ -16,10 +16,11 @@ _STEPS_PER_SESSION: Final = 10
 _PER_SECOND: Final = 10.0
 _EVERY_SECONDS: Final = 2.0
 _MIB: Final = 1024 * 1024
+_ALL: Final = "all of them"
 
 
 async def flatness(stage: Stage, minutes: float) -> list[Row]:
-    """Loads the platform for some minutes; a row for each process."""
+    """Loads the platform for some minutes; a row for each process, and one for all of them."""
     seen: list[tuple[float, dict[str, int]]] = [(time.monotonic(), stage.resident())]
     loads = [asyncio.ensure_future(_load(stage, number)) for number in range(_WORKERS)]
     ends_at = time.monotonic() + minutes * 60.0
@@ -33,7 +34,8 @@ async def flatness(stage: Stage, minutes: float) -> list[Row]:
         for load in loads:
             load.cancel()
         await asyncio.wait(loads)
-    return [_row(name, minutes, seen) for name in PROCESSES]
+    whole = [(at, {**used, _ALL: sum(used.values())}) for at, used in seen]
+    return [_row(name, minutes, whole) for name in (*PROCESSES, _ALL)]
 
 
 async def _load(stage: Stage, number: int) -> None:
