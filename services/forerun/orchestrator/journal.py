@@ -44,7 +44,7 @@ class _Owed:
         token: Who waits, if anybody still does.
         patience: Ends the wait.
         perhaps_stored: An append of it is under way or was not acknowledged.
-        behind: Who waits for it and everything before it, by token, with what ends the wait.
+        behind: Who waits for it and everything before it, by token: from which event on, and what ends the wait.
     """
 
     effect: Append
@@ -53,12 +53,7 @@ class _Owed:
     token: int | None
     patience: asyncio.TimerHandle | None = None
     perhaps_stored: bool = False
-    behind: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
-
-    @property
-    def void(self) -> bool:
-        """It only said what was about to happen, certainly was not stored in time, and so does not happen."""
-        return isinstance(self.effect.event, CallIntent) and self.token is None and not self.perhaps_stored
+    behind: dict[int, tuple[int, asyncio.TimerHandle]] = field(default_factory=dict)
 
 
 def _at_once(callback: Callable[[], None]) -> None:
@@ -106,8 +101,8 @@ class Journal:
         self._space = asyncio.Event()
         self.after_answers: Callable[[Callable[[], None]], None] = _at_once
         self._finishing = False
-        self._gap = False
-        """An answer since the last message was asked for will never be stored."""
+        self._lost_answer = 0
+        """Number of the latest event with an answer that will never be stored."""
         self.closed = False
         self.replaced = False
 
@@ -124,8 +119,6 @@ class Journal:
 
     def write(self, effect: Append) -> None:
         """Takes an event; returns at once."""
-        if isinstance(effect.event, CallsAsked):
-            self._gap = False
         if self.closed or len(self._queue) >= limits.OUTBOX_MESSAGES:
             self._missing(effect)
             if effect.token is not None:
@@ -144,17 +137,17 @@ class Journal:
         else:
             self._more.set()
 
-    def tell_stored(self, token: int) -> None:
+    def tell_stored(self, token: int, since: int) -> None:
         """Acknowledges when everything that was taken so far is stored: soon, where nothing is owed.
 
-        Never, where an answer of the message that was asked for last cannot be.
+        Never, where an answer in the event with the number `since` or in one after it cannot be.
         """
         loop = asyncio.get_running_loop()
         if self.closed or not self._queue:
-            loop.call_soon(self._acknowledged, token, not (self.closed or self._gap))
+            loop.call_soon(self._acknowledged, token, not (self.closed or self._lost_since(since)))
             return
         last = self._queue[-1]
-        last.behind[token] = loop.call_later(_TOKEN_SECONDS, self._give_up_behind, last, token)
+        last.behind[token] = since, loop.call_later(_TOKEN_SECONDS, self._give_up_behind, last, token)
         self._more.set()
 
     async def run(self) -> None:
@@ -187,7 +180,7 @@ class Journal:
     async def _write_first(self) -> None:
         owed = self._queue[0]
         wait = _RETRY_SECONDS
-        while not owed.void:
+        while not self._void(owed):
             uncertain, owed.perhaps_stored = owed.perhaps_stored, True
             try:
                 self._sequence = await self._append(owed)
@@ -273,8 +266,21 @@ class Journal:
             await self._bus.objects("results").put(observation.content, self._context.tenant)
             observation.content = b""
 
+    def _void(self, owed: _Owed) -> bool:
+        """It only says what is about to happen, and that does not: it comes too late, or an answer before it is lost.
+
+        Where that call ran, the next owner would execute the one of the lost answer after it.
+        """
+        if not isinstance(owed.effect.event, CallIntent) or owed.perhaps_stored:
+            return False
+        return owed.token is None or self._lost_since(owed.effect.since)
+
     def _missing(self, effect: Append) -> None:
-        self._gap = self._gap or isinstance(effect.event, CallFinished)
+        if isinstance(effect.event, CallFinished):
+            self._lost_answer = max(self._lost_answer, effect.number)
+
+    def _lost_since(self, since: int | None) -> bool:
+        return since is not None and self._lost_answer >= since
 
     def _done(self, owed: _Owed, *, stored: bool) -> None:
         if not stored:
@@ -282,7 +288,7 @@ class Journal:
         self._queue.popleft()
         self._space.set()
         self._tell(owed, stored=stored)
-        self._tell_behind(owed, stored=stored and not self._gap)
+        self._tell_behind(owed, stored=stored)
 
     def _tell(self, owed: _Owed, *, stored: bool) -> None:
         if owed.patience is not None:
@@ -293,9 +299,9 @@ class Journal:
 
     def _tell_behind(self, owed: _Owed, *, stored: bool) -> None:
         behind, owed.behind = owed.behind, {}
-        for token, patience in behind.items():
+        for token, (since, patience) in behind.items():
             patience.cancel()
-            self._acknowledged(token, stored)
+            self._acknowledged(token, stored and not self._lost_since(since))
 
     def _replaced(self) -> None:
         self.closed = self.replaced = True

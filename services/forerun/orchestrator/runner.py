@@ -141,8 +141,8 @@ class Runner:
         match effect:
             case Append():
                 self.journal.write(effect)
-            case AwaitStored(token):
-                self.journal.tell_stored(token)
+            case AwaitStored(token, since):
+                self.journal.tell_stored(token, since)
             case Execute():
                 self._execute(effect)
             case Promote():

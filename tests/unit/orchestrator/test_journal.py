@@ -318,14 +318,14 @@ def test_what_is_said_of_a_call_lets_its_answer_go_first_and_delays_nothing_else
 
 def test_who_waits_for_what_is_stored_is_told_when_all_of_it_is() -> None:
     async def test(owner: Owner) -> None:
-        owner.journal.tell_stored(1)
+        owner.journal.tell_stored(1, 1)
         assert owner.told == []  # not while effects are performed
         await asyncio.sleep(0.0)
         assert owner.told == [(1, True)]
         owner.journal.after_answers = lambda _: None  # nothing else wakes it
         owner.journal.write(Append(1, finished()))
         owner.journal.write(Append(2, finished()))
-        owner.journal.tell_stored(2)
+        owner.journal.tell_stored(2, 1)
         assert await owner.kinds() == []
         await asyncio.sleep(1.0)
         assert owner.told == [(1, True), (2, True)]
@@ -334,32 +334,56 @@ def test_who_waits_for_what_is_stored_is_told_when_all_of_it_is() -> None:
     run(test)
 
 
-def test_who_waits_for_what_is_stored_hears_of_an_answer_of_the_message_that_can_never_be() -> None:
+def with_a_lost_answer(test: Callable[[Owner], Awaitable[None]]) -> None:
+    """The first event is an answer that can never be stored."""
+
     async def main(clock: LoopClock, ids: SeededIds) -> None:
         full = ResourceExhausted(ErrorReason.STREAM_FULL, "the stream has reached its size")
         owner = Owner(clock, ids, Scripted(), Faulty(MemoryBroker(clock), full))
         owner.journal.write(Append(1, finished()))
-        owner.journal.write(Append(2, UserTurn("hello")))
-        owner.journal.tell_stored(1)
-        await asyncio.sleep(1.0)
-        owner.journal.tell_stored(2)
-        await asyncio.sleep(1.0)
-        owner.journal.write(Append(3, CallsAsked(2, ())))  # who asks for this has the answers of the message before
-        owner.journal.tell_stored(3)
-        await asyncio.sleep(1.0)
-        assert owner.told == [(1, False), (2, False), (3, True)]
-        assert await owner.kinds() == ["user_turn", "calls_asked"]
+        await test(owner)
         owner.task.cancel()
         await asyncio.wait([owner.task])
 
     run_virtual(main)
 
 
+def test_who_waits_for_what_is_stored_hears_of_an_answer_that_can_never_be() -> None:
+    async def test(owner: Owner) -> None:
+        owner.journal.write(Append(2, UserTurn("hello")))
+        owner.journal.tell_stored(1, 1)
+        await asyncio.sleep(1.0)
+        owner.journal.tell_stored(2, 1)
+        await asyncio.sleep(1.0)
+        owner.journal.write(Append(3, CallsAsked(2, ())))  # of another message: it says nothing of that answer
+        owner.journal.tell_stored(3, 1)
+        owner.journal.tell_stored(4, 4)
+        await asyncio.sleep(1.0)
+        assert owner.told == [(1, False), (2, False), (3, False), (4, True)]
+        assert await owner.kinds() == ["user_turn", "calls_asked"]
+
+    with_a_lost_answer(test)
+
+
+def test_an_intent_is_not_stored_where_an_answer_before_it_is_lost_that_matters_to_it() -> None:
+    async def test(owner: Owner) -> None:
+        owner.journal.write(Append(2, CallIntent((1, 1), "i"), 7, since=1))  # before anybody knows of the loss
+        owner.journal.write(Append(3, CallIntent((1, 2), "i"), 8))
+        await asyncio.sleep(1.0)
+        owner.journal.write(Append(4, CallIntent((1, 3), "i"), 9, since=1))
+        owner.journal.write(Append(5, CallIntent((2, 0), "i"), 10, since=2))
+        await asyncio.sleep(1.0)
+        assert owner.told == [(7, False), (8, True), (9, False), (10, True)]
+        assert await owner.kinds() == ["intent", "intent"]
+
+    with_a_lost_answer(test)
+
+
 def test_who_waits_for_what_is_stored_does_not_wait_for_ever() -> None:
     async def test(owner: Owner) -> None:
         owner.bus.cut()
         owner.journal.write(Append(1, finished()))
-        owner.journal.tell_stored(1)
+        owner.journal.tell_stored(1, 1)
         await asyncio.sleep(30.0)
         assert owner.told == [(1, False)]
         owner.bus.heal()
@@ -376,7 +400,7 @@ def test_who_waits_for_what_is_stored_hears_of_another_owner_when_this_one_has_s
         lost: list[list[tuple[int, bool]]] = []
         owner.journal._lost = lambda: lost.append(list(owner.told))
         owner.journal.write(Append(1, finished()))
-        owner.journal.tell_stored(7)
+        owner.journal.tell_stored(7, 1)
         await asyncio.sleep(1.0)
         assert lost == [[]]
         assert owner.told == [(7, False)]

@@ -26,6 +26,7 @@ from forerun.core.session import (
     BeginShared,
     BumpShared,
     CallAnswer,
+    CallFinished,
     CallIntent,
     CancelExecution,
     Certificate,
@@ -128,6 +129,7 @@ class Driver:
         results: What executions give instead of the default, by the same names.
         uncertain: Tools of which nobody knows whether they go on after they were stopped.
         stop_seconds: How long tools take to stop that are waited for.
+        unstorable: Tools whose answers the journal can never store.
         now: Virtual time.
     """
 
@@ -137,6 +139,7 @@ class Driver:
     results: dict[str, ExecutionResult] = field(default_factory=dict)
     uncertain: set[str] = field(default_factory=set)
     stop_seconds: float = 0.0
+    unstorable: set[str] = field(default_factory=set)
     merges: bool = True
     journal_up: bool = True
     verifier: Certificate = field(default_factory=lambda: Certificate(certified=True))
@@ -167,6 +170,7 @@ class Driver:
         self._events: list[tuple[float, int, Callable[[], list[fx.Effect]]]] = []
         self._count = 0
         self._held: list[int] | None = None
+        self._lost_answer = 0
 
     # -- time
 
@@ -239,18 +243,24 @@ class Driver:
     def _perform(self, effect: fx.Effect) -> None:
         machine = self.machine
         match effect:
-            case Append(_, event, token):
+            case Append(number, event, token):
+                if isinstance(event, CallFinished) and event.answer.tool in self.unstorable:
+                    self._lost_answer = number
+                if isinstance(event, CallIntent) and effect.since is not None and self._lost_answer >= effect.since:
+                    assert token is not None
+                    self._resume(token, False)
+                    return
                 self.journal.append(event)
                 self.log.append(type(event).__name__)
                 if token is not None and self._held is not None:
                     self._held.append(token)
                 elif token is not None:
                     self._resume(token, self.journal_up)
-            case AwaitStored(token):
+            case AwaitStored(token, since):
                 if self._held is not None:
                     self._held.append(token)
                 else:
-                    self._resume(token, self.journal_up)
+                    self._resume(token, self.journal_up and self._lost_answer < since)
             case Execute():
                 self._execute(effect)
             case CancelExecution(execution, settle):

@@ -86,6 +86,39 @@ def test_where_the_answers_cannot_be_stored_the_write_does_not_begin() -> None:
     assert failure is not None and failure.reason == "BROKER_UNAVAILABLE"
 
 
+@pytest.mark.parametrize("write", ["set", "put", "mystery"])
+def test_a_write_does_not_begin_where_an_answer_before_it_that_it_could_change_is_lost(write: str) -> None:
+    """Whether it may be repeated or not: the next owner would execute the read again, after it."""
+    d = Driver(unstorable={"get"})
+    d.ask(1, asked(0, "get", id=1), asked(1, "set", id=2), asked(2, write, id=1))
+    d.run()
+    assert sorted(tool for tool, _, _ in d.executed) == ["get", "set"]
+    assert d.answers[1, 2].status is CallStatus.UNAVAILABLE
+    failure = d.answers[1, 2].failure
+    assert failure is not None and failure.reason == "BROKER_UNAVAILABLE"
+    assert d.intents() == 1, "of the one that touches nothing of it"
+
+
+def test_what_is_asked_for_beside_a_message_says_nothing_of_its_lost_answers() -> None:
+    d = Driver(unstorable={"get"}, seconds={"copy": 9.0})
+    d.ask(1, asked(0, "get", id=1), asked(1, "copy", id=3, of=2), asked(2, "copy", id=1, of=3))
+    d.run(until=3.0)
+    d.ask(2, asked(0, "stock", id=1), asked(1, "fill", id=1))  # stored, and what waits for that begins
+    d.run()
+    assert d.answers[2, 1].status is CallStatus.OK
+    assert d.answers[1, 2].status is CallStatus.UNAVAILABLE
+
+
+@pytest.mark.parametrize("write", ["set", "put"])
+def test_who_asks_for_the_next_message_has_what_the_journal_has_lost(write: str) -> None:
+    d = Driver(unstorable={"get"})
+    d.ask(1, asked(0, "get", id=1))
+    d.run()
+    d.ask(2, asked(0, write, id=1))
+    d.run()
+    assert d.answers[2, 0].status is CallStatus.OK
+
+
 def test_a_write_that_was_taken_back_while_it_waited_does_not_begin() -> None:
     d = Driver()
     store = d.hold_journal()

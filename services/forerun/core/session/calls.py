@@ -39,9 +39,9 @@ class Calls:
         self._speculations = speculations
         self._open: dict[CallId, Call] = {}
         self._keys = CallKeys(context)
-        self._direct = Direct(context, speculations, self._close)
-        self._lookup = Lookup(context, speculations, self._direct, self._close)
         self._unstored = Unstored(context)
+        self._direct = Direct(context, speculations, self._unstored, self._close)
+        self._lookup = Lookup(context, speculations, self._direct, self._close)
         self._ending = False
         self.last_turn = 0
 
@@ -239,8 +239,6 @@ class Calls:
         self._c.emit(Answer(answer))
         if journal:
             self._written(call.id[0], call.asked, answer)
-        elif call.prepared.repeatable:
-            self._unstored.add(call.id[0], call.prepared)  # on its way to the journal
         self._c.record(call_entry(call, answer))
         if self._ending:
             return

@@ -113,10 +113,17 @@ class Context:
         self.last_execution += 1
         return f"{self.facts.session}.{self.facts.epoch}.{self.last_execution}"
 
-    def append(self, event: JournalEvent, then: Continuation | None = None, *, event_id: str = "") -> None:
-        """Writes to the journal; with `then`, goes on when it is acknowledged."""
+    def append(
+        self,
+        event: JournalEvent,
+        then: Continuation | None = None,
+        *,
+        event_id: str = "",
+        since: int | None = None,
+    ) -> None:
+        """Writes to the journal; with `then`, goes on when it is acknowledged. `since`: see `Append`."""
         self.number += 1
-        self.emit(Append(self.number, event, None if then is None else self.token(then), event_id))
+        self.emit(Append(self.number, event, None if then is None else self.token(then), event_id, since))
 
     def record(self, entry: LedgerEntry, *, publish: bool = True, prepared: PreparedCall | None = None) -> None:
         """Counts an entry and writes it to the ledger."""

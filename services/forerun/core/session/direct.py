@@ -20,6 +20,7 @@ from forerun.core.session.memo import Remembered
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall, fork_of
 from forerun.core.session.racing import Racing
 from forerun.core.session.speculation import Speculations
+from forerun.core.session.unstored import Unstored
 
 _ANYTHING = ((ROOT,), (ROOT,))
 
@@ -30,9 +31,10 @@ _DOUBLINGS = 10
 class Direct:
     """Executions of authoritative calls."""
 
-    def __init__(self, context: Context, speculations: Speculations, close: Close) -> None:
+    def __init__(self, context: Context, speculations: Speculations, unstored: Unstored, close: Close) -> None:
         self._c = context
         self._speculations = speculations
+        self._unstored = unstored
         self._close = close
         self._executions: dict[str, Call] = {}
         self._abandoned: dict[str, _Abandoned] = {}
@@ -69,7 +71,8 @@ class Direct:
         if call.prepared.repeatable:
             self._announce(call, True)
         else:
-            self._c.append(CallIntent(call.id, call.prepared.digest), partial(self._announce, call))
+            since = self._unstored.since(call.id[0], call.prepared)
+            self._c.append(CallIntent(call.id, call.prepared.digest), partial(self._announce, call), since=since)
 
     def _announce(self, call: Call, answer: object) -> None:
         """The intent is stored, or not needed; now all sessions are told of the write, before it starts."""
@@ -250,6 +253,7 @@ class Direct:
             self._c.append(CallFinished(answer), partial(self._settled, call, answer))
         elif call.settling:
             self._c.append(CallFinished(answer))
+            self._unstored.add(call.id[0], prepared)
         if not call.settling:
             self._close(call, answer, journal=True)
 

@@ -15,19 +15,28 @@ class Append:
 
     Attributes:
         event_id: The client's id of the event; empty: a new one.
+        since: Number of an event; None: of none. Where the answer of a call in that event, or in one after it, can
+            never be stored, an intent is not stored either.
     """
 
     number: int
     event: JournalEvent
     token: int | None = None
     event_id: str = ""
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitStored:
-    """Answer True when every event so far is stored, False when that takes too long or can never be."""
+    """Answer True when every event so far is stored, False when that takes too long or can never be.
+
+    Attributes:
+        since: Number of the first event whose loss matters: where the answer of a call before it could not be stored,
+            that is no reason to answer False.
+    """
 
     token: int
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
