@@ -153,7 +153,9 @@ class Pull:
             await self._wire.until_connected()
             try:
                 self._consumer = await self._source.ensure()
+                self._begin()
             except Exception as error:  # also what nobody had foreseen: without this task nothing is pulled ever again
+                self._lost()  # a beginning that failed has taken that back
                 foreseen = isinstance(error, ForerunError | ApiError)
                 _log.log(
                     logging.WARNING if foreseen else logging.ERROR,
@@ -163,7 +165,6 @@ class Pull:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
             pause = _FIRST_PAUSE_SECONDS
-            self._begin()
 
     def _arrived(self, subject: str, reply: bytes, data: bytes, headers: bytes | None) -> None:
         self._sign_at = self._loop.time()

@@ -52,11 +52,13 @@ async def test_a_worker_reports_its_load_again_after_an_exception(tmp_path: Path
 
 
 class Wire:
-    """A connection that is always up."""
+    """A connection that is always up; a request that it `stumbles` over meets a fault."""
 
-    def __init__(self) -> None:
+    def __init__(self, stumbles: int) -> None:
         self.disconnected: list[Callable[[], None]] = []
         self.asked = asyncio.Event()
+        self.requests = 0
+        self.stumbles = stumbles
 
     def inbox(self) -> str:
         return "inbox"
@@ -71,24 +73,29 @@ class Wire:
         pass
 
     def send(self, subject: str, data: bytes, header_block: bytes = b"", reply: str = "") -> None:
+        self.requests += 1
+        if self.requests == self.stumbles:
+            raise RuntimeError("a fault of ours")
         self.asked.set()
 
 
 class Source:
-    """Makes a consumer; the second time it fails as nobody had foreseen."""
+    """Makes a consumer, but for the time that fails as nobody had foreseen."""
 
-    def __init__(self) -> None:
+    def __init__(self, stumbles: int) -> None:
         self.made = 0
+        self.stumbles = stumbles
 
     async def ensure(self) -> str:
         self.made += 1
-        if self.made == 2:
+        if self.made == self.stumbles:
             raise RuntimeError("a fault of ours")
         return "consumer"
 
 
-async def test_a_consumer_pulls_again_after_an_exception() -> None:
-    wire, source = Wire(), Source()
+@pytest.mark.parametrize("place", ["consumer", "request"])
+async def test_a_consumer_pulls_again_after_an_exception(place: str) -> None:
+    wire, source = Wire(stumbles=2 * (place == "request")), Source(stumbles=2 * (place == "consumer"))
     pull = Pull(wire, "events", source, lambda *_: None, lambda: 1)  # type: ignore[arg-type]
     await pull.start()
     wire.asked.clear()
