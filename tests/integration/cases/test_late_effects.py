@@ -127,6 +127,28 @@ def test_the_next_owner_of_the_session_knows_what_may_still_happen(play: Play) -
     play(scene, PRIVATE, tools=late_tools()[0])
 
 
+def test_a_call_does_not_run_beside_a_write_of_its_message_that_an_owner_was_stopping_when_it_was_lost(
+    play: Play,
+) -> None:
+    tools = Tools(seconds=60.0, stubborn_seconds=3.0, answers={"get": late_tools()[0].answers["get"]})
+
+    async def scene(s: Stage) -> None:
+        async with s.client.session("a") as session:
+            calls = [Call("set", {"id": 7}), Call("get", {"id": 7})]
+            asking = asyncio.ensure_future(session.call_tools(calls))
+            await asyncio.sleep(1.0)
+            await session.cancel(calls[0])
+            await asyncio.sleep(0.1)
+            await s.platform.stop_service("orchestrator", 0.0)
+            await s.platform.start_service("orchestrator")
+            first, second = await asking
+        written, read = *s.tools.of("set"), *s.tools.of("get")
+        assert (first.status, second.status) == (Status.OUTCOME_UNKNOWN, Status.OK)
+        assert written.ended is not None and written.ended <= read.started
+
+    play(scene, PRIVATE, tools=tools)
+
+
 @pytest.mark.parametrize("write", ["set", "put"])
 def test_a_write_that_was_under_way_when_its_owner_was_lost_may_still_happen(play: Play, write: str) -> None:
     async def scene(s: Stage) -> None:

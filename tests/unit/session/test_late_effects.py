@@ -9,7 +9,8 @@ import pytest
 
 from forerun.core import limits
 from forerun.core.outcomes import CallStatus, Mode, Outcome, Served
-from forerun.core.session import AskedCall, CallFinished, ExecutionResult, Failure, SessionOpened
+from forerun.core.session import AskedCall, CallAnswer, CallFinished, Closed, ExecutionResult, Failure, SessionOpened
+from forerun.core.session.failures import CANCELLED, TIMED_OUT
 from forerun.core.session.lingering import Lingering
 from tests.unit.session.driver import Driver, asked, prepared, proposal
 
@@ -263,14 +264,22 @@ def test_who_loses_a_session_says_what_it_leaves_running() -> None:
 # ---------------------------------------------------------------- the next owner
 
 
-def restored(**calls: AskedCall) -> Driver:
-    """A machine that goes on: `unknown` was about to start, `lingering` was answered or may be repeated."""
+def restored(answered: Failure | None = None, /, **calls: AskedCall) -> Driver:
+    """A machine that goes on: `unknown` was about to start, `lingering` was answered so or may be repeated."""
     d = Driver()
+    closed = {}
+    if answered is not None:
+        one = calls["lingering"]
+        answer = CallAnswer(
+            call=(1, 0), tool=one.tool, status=CallStatus.OUTCOME_UNKNOWN, result=None, failure=answered,
+            served=Served.DIRECT, may_continue=True,
+        )  # fmt: skip
+        closed[1, 0] = Closed(one.tool, one.arguments, answer, repeatable=False)
     effects = d.machine.restore(
         SessionOpened((), Mode.EXACT, False, "test", ""),
         number=7,
         last_turn=1,
-        closed={},
+        closed=closed,
         unknown={(1, 0): calls["unknown"]} if "unknown" in calls else {},
         lingering={(1, 0): calls["lingering"]} if "lingering" in calls else {},
         journalled=[(1, 0)],
@@ -295,6 +304,50 @@ def test_a_call_that_cannot_be_prepared_any_more_may_have_written_anything() -> 
     d = restored(unknown=gone)
     assert [served(d, turn, "get", 1) for turn in (2, 3)] == [Served.DIRECT] * 2
     assert "count * unsettled" in d.log
+
+
+@pytest.mark.parametrize("why", [CANCELLED, TIMED_OUT])
+@pytest.mark.parametrize("first", ["set", "put", "mystery", "copy", "gone"])
+def test_the_next_owner_waits_for_what_was_being_stopped_as_the_first_one_would(first: str, why: Failure) -> None:
+    gone = AskedCall(0, "", "gone", b"{}", Failure("TOOL_NOT_FOUND", "no such tool"))
+    d = restored(why, lingering=gone if first == "gone" else asked(0, first, id=1, of=2))
+    d.ask(1, asked(1, "put" if first == "copy" else "get", id=2 if first == "copy" else 1), timeout_seconds=30.0)
+    d.run(until=limits.CANCEL_SETTLE_SECONDS - 0.1)
+    assert d.executed == []
+    d.run(until=limits.CANCEL_SETTLE_SECONDS)
+    assert len(d.executed) == 1
+    d.run()
+    assert d.answers[(1, 1)].status is CallStatus.OK
+
+
+def test_the_next_owner_lets_nothing_else_wait_for_what_was_being_stopped() -> None:
+    d = restored(CANCELLED, lingering=asked(0, "set", id=1))
+    d.ask(1, asked(1, "get", id=2), asked(2, "get", id=1))
+    d.ask(2, asked(0, "put", id=1))  # its agent knows of that end
+    assert [tool for tool, _, _ in d.executed] == ["get", "put"]
+    d.run(until=limits.CANCEL_SETTLE_SECONDS + 1.0)
+    d.ask(1, asked(3, "put", id=1))
+    assert [tool for tool, _, _ in d.executed] == ["get", "put", "get", "put"]
+    d.run()
+    assert d.machine.next_time() is None
+    assert {answer.status for answer in d.answers.values()} == {CallStatus.OK}
+
+
+def test_what_had_ended_by_itself_is_not_waited_for_by_the_next_owner() -> None:
+    for answered in (None, Failure("TOOL_FAILED", "")):
+        d = restored(answered, lingering=asked(0, "put", id=1))
+        d.ask(1, asked(1, "get", id=1))
+        assert [tool for tool, _, _ in d.executed] == ["get"]
+
+
+def test_a_call_that_waits_for_what_was_being_stopped_can_be_taken_back_and_keeps_its_deadline() -> None:
+    d = restored(CANCELLED, lingering=asked(0, "set", id=1))
+    d.ask(1, asked(1, "get", id=1), asked(2, "mystery"), timeout_seconds=3.0)
+    d.run(until=1.0)
+    d.do(d.machine.cancel((1, 1), d.now))
+    d.run()
+    assert [d.answers[(1, number)].status for number in (1, 2)] == [CallStatus.CANCELLED, CallStatus.TIMEOUT]
+    assert d.executed == []
 
 
 def test_a_staged_write_that_is_sent_again_to_the_next_owner_settles_it() -> None:

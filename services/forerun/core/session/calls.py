@@ -154,7 +154,7 @@ class Calls:
         """
         self.last_turn = last_turn
         self._keys.restore(last_turn, closed, journalled)
-        self._direct.restore({**lingering, **unknown})
+        self._direct.restore({**lingering, **unknown}, closed)
         for key, asked in unknown.items():
             answer = CallAnswer(
                 call=key,
@@ -305,7 +305,8 @@ class Calls:
         self._open.clear()
 
     def tick(self) -> None:
-        """Ends calls whose deadline has passed and starts retries that are due."""
+        """Ends calls whose deadline has passed and starts what is due."""
+        self._direct.tick()
         for call in list(self._open.values()):
             if call.stage is Stage.DONE or self._settles(call):
                 continue
@@ -318,7 +319,9 @@ class Calls:
 
     def next_time(self) -> float | None:
         """When `tick` has something to do."""
-        return min((_due(call) for call in self._open.values() if not self._settles(call)), default=None)
+        times = [_due(call) for call in self._open.values() if not self._settles(call)]
+        waiting = self._direct.next_time()
+        return min(times if waiting is None else (*times, waiting), default=None)
 
     def _abort(self, call: Call, status: CallStatus, failure: Failure) -> None:
         if call.stage in (Stage.RUNNING, Stage.BACKING_OFF):

@@ -5,21 +5,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from forerun.core import limits
-from forerun.core.contracts import is_barrier
 from forerun.core.freshness import UNSETTLED
 from forerun.core.outcomes import CallStatus, Served
 from forerun.core.providers import BreakerState
 from forerun.core.resources import ROOT, conflicts
 from forerun.core.session.answers import Close, call_answer
-from forerun.core.session.call import Call, Stage
+from forerun.core.session.call import Call, Closed, Stage
 from forerun.core.session.context import Context
 from forerun.core.session.effects import BeginShared, BumpShared, CancelExecution, Execute, ReadShared
 from forerun.core.session.events import CallFinished, CallIntent
-from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, asked_wait, provider_failed, scoped
+from forerun.core.session.failures import NO_GENERATIONS, NO_JOURNAL, OURS, STOPPED, asked_wait, provider_failed
 from forerun.core.session.memo import Remembered
 from forerun.core.session.model import AskedCall, CallAnswer, CallId, ExecutionResult, Failure, PreparedCall, fork_of
 from forerun.core.session.racing import Racing
 from forerun.core.session.speculation import Speculations
+from forerun.core.session.stopping import EarlierStops, in_order
 from forerun.core.session.unstored import Unstored
 
 _ANYTHING = ((ROOT,), (ROOT,))
@@ -38,6 +38,7 @@ class Direct:
         self._close = close
         self._executions: dict[str, Call] = {}
         self._abandoned: dict[str, _Abandoned] = {}
+        self._earlier = EarlierStops(context)
         self._behind: list[Call] = []
         self._racing = Racing(context)
 
@@ -56,7 +57,19 @@ class Direct:
 
     def comes_after(self, call: Call) -> bool:
         """A write of its message that is being stopped must not run beside it."""
-        return any(_in_order(one.call, call) for one in self._abandoned.values())
+        return self._earlier.hold(call.id[0], call.prepared) or any(
+            one.call.batch is call.batch and in_order(one.call.prepared, call.prepared)
+            for one in self._abandoned.values()
+        )
+
+    def tick(self) -> None:
+        """Goes on where what an earlier owner was stopping was waited for long enough."""
+        if self._earlier.over():
+            self._go_on()
+
+    def next_time(self) -> float | None:
+        """When `tick` has something to do."""
+        return self._earlier.until if self._behind else None
 
     def _go_on(self) -> None:
         """One more write has stopped."""
@@ -332,8 +345,9 @@ class Direct:
         self._settle(call, status, None, failure)
         return True
 
-    def restore(self, lingering: Mapping[CallId, AskedCall]) -> None:
-        """Takes over writes of an earlier owner that may still take effect."""
+    def restore(self, lingering: Mapping[CallId, AskedCall], closed: Mapping[CallId, Closed]) -> None:
+        """Takes over writes of an earlier owner that may still take effect; `closed` has those that were answered."""
+        self._earlier.add((key, one) for key, one in lingering.items() if key in closed and _was_stopped(closed[key]))
         shared: dict[str, None] = {}
         for key, asked in lingering.items():
             call = asked.prepared
@@ -364,23 +378,8 @@ class _Abandoned:
     may_continue: bool
 
 
-def _in_order(earlier: Call, later: Call) -> bool:
-    """Whether two calls are of one message and must not run beside each other, where the first one writes."""
-    if earlier.batch is not later.batch:
-        return False
-    one, two = earlier.prepared, later.prepared
-    return (
-        is_barrier(one.contract)
-        or is_barrier(two.contract)
-        or conflicts(
-            scoped(two.private.depends, two.shared.depends),
-            scoped(one.private.writes, one.shared.writes),
-        )
-        or conflicts(
-            scoped(two.private.writes, two.shared.writes),
-            scoped(one.private.reads, one.shared.reads),
-        )
-    )
+def _was_stopped(one: Closed) -> bool:
+    return one.answer.failure is not None and one.answer.failure.reason in STOPPED
 
 
 def _end_of(call: Call, *, unsettled: bool) -> BumpShared:

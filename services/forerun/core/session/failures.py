@@ -56,6 +56,9 @@ UNCERTAIN_MERGE = Failure(
 )
 TIMED_OUT = Failure("TOOL_TIMEOUT", "the call's deadline passed; the tool was told to stop")
 CANCELLED = Failure("CALL_CANCELLED", "the caller took the call back; the tool was told to stop")
+STOPPED = frozenset({TIMED_OUT.reason, CANCELLED.reason})
+"""Reasons of calls whose tool was told to stop."""
+
 INTERRUPTED = Failure(
     "OUTCOME_UNKNOWN",
     "the call was started, its owner was lost, and it may not be repeated; look at the tool before asking again",
