@@ -142,6 +142,21 @@ def test_a_call_that_waits_for_a_write_to_stop_can_be_taken_back_and_keeps_its_d
     assert [tool for tool, _, _ in d.executed] == ["set"], "and is not begun after that"
 
 
+def test_calls_of_a_message_that_are_asked_for_one_by_one_wait_for_it_too() -> None:
+    """As the tasks of a plan are."""
+    d = Driver(stop_seconds=3.0, seconds={"set": 1000.0})
+    d.ask(1, asked(0, "set", id=1, v=1))
+    d.run(until=1.0)
+    d.do(d.machine.cancel((1, 0), d.now))
+    d.ask(1, asked(1, "get", id=1))
+    d.run(until=3.9)
+    assert [tool for tool, _, _ in d.executed] == ["set"]
+    d.ask(2, asked(0, "get", id=1))  # its agent knows of that end
+    assert [tool for tool, _, _ in d.executed] == ["set", "get"]
+    d.run()
+    assert [tool for tool, _, _ in d.executed] == ["set", "get", "get"]
+
+
 def test_a_read_that_is_taken_back_is_not_waited_for() -> None:
     d = Driver(stop_seconds=50.0, uncertain={"get"})
     cut_off(d, "get", "cancel")

@@ -58,7 +58,7 @@ class Direct:
     def comes_after(self, call: Call) -> bool:
         """A write of its message that is being stopped must not run beside it."""
         return self._earlier.hold(call.id[0], call.prepared) or any(
-            one.call.batch is call.batch and in_order(one.call.prepared, call.prepared)
+            one.call.id[0] == call.id[0] and in_order(one.call.prepared, call.prepared)
             for one in self._abandoned.values()
         )
 
