@@ -37,41 +37,44 @@ class Pair:
 
 class LocalTarget:
     def __init__(self, pair: Pair, options: ModelOptions) -> None:
+        self._engine = pair.target
         self._cache = pair.target.open()
         self._decider = Decider(options, pair.target, pair.size)
 
     def start(self, prompt: Sequence[int], live: int) -> Verdict:
         self._decider.begin(prompt)
-        return self._decided(self._cache.feed(prompt, 1), [])
+        return self._decided(self._cache.feed(prompt, 1), [], live)
 
     def verify(
         self, keep: int, last: int, drafted: Sequence[int], live: int, parents: Sequence[int] | None = None
     ) -> Verdict:
         assert parents is None, "what the served trees are compared with decodes chains"
         self._cache.keep(keep)
-        return self._decided(self._cache.feed([last, *drafted], len(drafted) + 1), drafted)
+        return self._decided(self._cache.feed([last, *drafted], len(drafted) + 1), drafted, live)
 
     def close(self) -> None:
         return None
 
-    def _decided(self, rows: list[Any], drafted: Sequence[int]) -> Verdict:
+    def _decided(self, rows: list[Any], drafted: Sequence[int], live: int) -> Verdict:
         found = self._decider.decide(rows, drafted, self._cache.length - len(drafted))
-        return Verdict(found.tokens, found.accepted, 0.0, found.logprobs)
+        return Verdict(found.tokens, found.accepted, declared(self._engine, live, len(drafted) + 1), found.logprobs)
 
 
 class LocalDraft:
     def __init__(self, pair: Pair, options: ModelOptions) -> None:
+        self._engine = pair.draft
         self._cache = pair.draft.open()
         self._decider = Decider(options, pair.draft, pair.size)
 
     def draft(self, keep: int, tokens: Sequence[int], count: int, live: int) -> tuple[list[int], float]:
         self._cache.keep(keep)
-        fed, found = list(tokens), list[int]()
+        fed, found, seconds = list(tokens), list[int](), 0.0
         for _ in range(count):
             (row,) = self._cache.feed(fed, 1)
             found.append(self._decider.propose(row, self._cache.length))
+            seconds += declared(self._engine, live, len(fed))
             fed = [found[-1]]
-        return found, 0.001
+        return found, seconds
 
     def close(self) -> None:
         return None
@@ -85,14 +88,39 @@ class Decoded:
     finish: str
     proposed: int
     accepted: int
+    seconds: float
 
 
-def decode(pair: Pair, prompt: Sequence[int], given: str, *, depth: int = 0, model: bool = False) -> Decoded:
-    """An answer: of the target alone, or with drafts of the draft model at a fixed depth."""
+def declared(engine: Engine, live: int, rows: int) -> float:
+    """What a pass takes when each of `live` texts has so many rows in it, as the served models count it."""
+    seconds = engine.declared_seconds(live * rows)
+    assert seconds is not None, "a toy declares its times"
+    return seconds
+
+
+def decode(
+    pair: Pair,
+    prompt: Sequence[int],
+    given: str,
+    *,
+    depth: int | None = 0,
+    model: bool = False,
+    server: Depth | None = None,
+) -> Decoded:
+    """An answer: of the target alone, or with drafts of the draft model.
+
+    Args:
+        pair: The engines.
+        prompt: Its tokens.
+        given: Options as JSON.
+        depth: Fixed; None: as the controller decides.
+        model: The draft model is allowed.
+        server: What the controller has learned from other texts; None: nothing, and no table.
+    """
     options: Options = read_options(given, ends=frozenset({0}), most_tokens=4_000)
     passed_on = ModelOptions(options.sampling, options.sampling.seed or 0, options.coupled, options.logprobs)
     drafter = ModelDrafter(LocalDraft(pair, passed_on)) if model else None
-    drafts = Drafts(None, drafter, Depth(DepthController(StepTable({}), 7)), depth)
+    drafts = Drafts(None, drafter, server or Depth(DepthController(StepTable({}), 7)), depth)
     pieces = toy_bytes(pair.size)
     loop = Loop(
         LocalTarget(pair, passed_on),
@@ -102,7 +130,7 @@ def decode(pair: Pair, prompt: Sequence[int], given: str, *, depth: int = 0, mod
         lambda: 1,
         POSITIONS - 8,
     )
-    found = Decoded([], "", [], "", 0, 0)
+    found = Decoded([], "", [], "", 0, 0, 0.0)
     with closing(loop.run(prompt)) as steps:
         for step in steps:
             found.tokens += step.tokens
@@ -110,4 +138,5 @@ def decode(pair: Pair, prompt: Sequence[int], given: str, *, depth: int = 0, mod
             found.logprobs += step.logprobs or []
             found.finish = step.finish.value if step.finish else ""
     found.proposed, found.accepted = loop.counts.proposed, loop.counts.accepted
+    found.seconds = loop.counts.seconds
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from forerun.core.errors import CoreError
 from forerun.core.tokens.depth import Acceptance, DepthController, DepthReason, Load, StepCosts, StepTable
-from forerun.core.tokens.depth.controller import PRIOR_ANSWER_TOKENS, PRIOR_CROSSOVER_BATCH
+from forerun.core.tokens.depth.controller import PRIOR_CROSSOVER_BATCH
+from forerun.core.tokens.depth.reading import PRIOR_ANSWER_TOKENS
 from tests.bench.drafts_ramp import BATCHES, MACHINES, Machine, ramp, steady
 
 EMPTY = StepTable({})
@@ -72,7 +74,7 @@ def test_off_means_no_draft_at_all_until_a_probe() -> None:
     assert not any(decision.score for decision in decisions), "scoring a draft model would run it"
 
 
-def test_probes_that_have_long_texts_to_catch_up_with_are_rarer() -> None:
+def test_probes_that_turn_out_expensive_are_rarer() -> None:
     controller = DepthController(table(lambda batch, depth: 1.0 + depth), most=7)
     teach(controller, "target+draft", 0.0)
     passes, lost = 8_000, 10.0
@@ -82,6 +84,19 @@ def test_probes_that_have_long_texts_to_catch_up_with_are_rarer() -> None:
             probes += 1
             controller.probed("target+draft", lost)
     assert 2 <= probes <= 1 + passes * 0.005 / lost, "after the first one it is known what they cost"
+
+
+def test_a_probe_waits_until_the_passes_before_it_have_paid_for_what_it_has_to_read() -> None:
+    passes, catch_up = 100_000, 100.0
+    for steps in (EMPTY, table(lambda batch, depth: 1.0 + depth)):
+        controller = DepthController(steps, most=7)
+        teach(controller, "target+draft", 0.0)
+        decisions = [controller.decide(replace(load(), catch_up=catch_up), 7) for _ in range(passes)]
+        probes = sum(decision.reason is DepthReason.PROBE for decision in decisions)
+        assert 2 <= probes <= passes * 0.005 / catch_up
+        # A text with little to read need not wait for it.
+        later = [controller.decide(load(), 7).reason for _ in range(300)]
+        assert DepthReason.PROBE in later
 
 
 def test_a_probe_finds_that_acceptance_has_come_back() -> None:

@@ -59,12 +59,14 @@ class Proposal:
         drafter: Who proposes it.
         seconds: What it took, where that counts.
         parents: Of a tree: which of the tokens each one follows; None: the one before it.
+        read: Tokens that a draft model has read for it first; it may propose none.
     """
 
     tokens: Sequence[int]
     drafter: str = ""
     seconds: float = 0.0
     parents: Sequence[int] | None = None
+    read: int = 0
 
 
 class DraftPort(Protocol):
@@ -74,8 +76,15 @@ class DraftPort(Protocol):
         """Certain tokens that follow: the prompt, then what each pass gave."""
         ...
 
-    def propose(self, context: Sequence[int], cap: int, live: int) -> Proposal:
-        """At most `cap` tokens that may follow; none where drafting does not pay now."""
+    def propose(self, context: Sequence[int], cap: int, live: int, left: int) -> Proposal:
+        """At most `cap` tokens that may follow; none where drafting does not pay now.
+
+        Args:
+            context: Prompt and answer so far.
+            cap: Most tokens.
+            live: Texts that are decoded.
+            left: Tokens that may still come.
+        """
         ...
 
     def judged(self, proposal: Proposal, accepted: int, pass_seconds: float) -> None:
@@ -176,14 +185,15 @@ class Loop:
     def _pass(self, context: Sequence[int]) -> tuple[Verdict, Proposal]:
         live = self.live()
         # A pass gives one token more than it accepts: what is drafted beyond the end is work for nothing.
-        room = min(self.answer.left - 1, self.limit - len(context) - 1, self.most())
+        left = min(self.answer.left, self.limit - len(context))
+        room = min(left - 1, self.most())
         wanted = self.speculate and room > 0
-        proposal = self.draft.propose(context, room, live) if wanted else Proposal(())
+        proposal = self.draft.propose(context, room, live, left) if wanted else Proposal(())
         verdict = self.target.verify(len(context) - 1, context[-1], proposal.tokens, live, proposal.parents)
         self.counts.passes += 1
         self.counts.proposed += len(proposal.tokens)
         self.counts.accepted += verdict.accepted
-        if proposal.tokens:
+        if proposal.tokens or proposal.read:
             self.draft.judged(proposal, verdict.accepted, verdict.seconds)
         return verdict, proposal
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from forerun.core.tokens.depth.acceptance import PRIOR_RATE, Acceptance
 from forerun.core.tokens.depth.costs import StepCosts, StepTable, nominal
+from forerun.core.tokens.depth.reading import PRIOR_ANSWER_TOKENS, probe_gap
 
 PRIOR_CROSSOVER_BATCH: Final = 32
-PRIOR_ANSWER_TOKENS: Final = 100
 _PRIOR_DEPTH: Final = 4
 _MARGIN: Final = 0.02  # another depth must promise so much more
-_PROBE_SHARE: Final = 0.005  # of the time may go into probes that gain nothing
-_PROBE_LEAST: Final = 32  # passes between probes
-_PROBE_MOST: Final = 4_096
 _SCORE_EVERY: Final = 8
 
 
 class DepthReason(StrEnum):
-    """Why a depth was chosen; a closed set for metrics."""
+    """Why a depth was chosen; a closed set for metrics.
+
+    `READING` is said by who asks the draft model: reading would cost too much, or nobody knows yet what it costs.
+    """
 
     TABLE = "table"
     NOMINAL = "nominal"
@@ -29,6 +28,7 @@ class DepthReason(StrEnum):
     OFF = "off"
     CAPPED = "capped"
     PROBE = "probe"
+    READING = "reading"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Load:
         context: Tokens of context, the mean over the batch.
         draft_model: Drafting runs a model.
         answer: Expected tokens of the answer; None: not known.
+        catch_up: What a draft model takes to read what it has not read yet, in passes without a draft.
     """
 
     pair: str
@@ -48,6 +49,7 @@ class Load:
     context: int
     draft_model: bool
     answer: int | None = None
+    catch_up: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +103,7 @@ class DepthController:
             self.acceptance(pair).observe(drafted, accepted)
 
     def probed(self, pair: str, lost: float) -> None:
-        """What a probe took beyond a pass without a draft, in such passes.
-
-        A draft model that was off has to catch up with the whole text first, which no table of steps knows.
-        """
+        """What a probe took beyond a pass without a draft and beyond what was read before it, in such passes."""
         before = self._probes_lost.get(pair, lost)
         self._probes_lost[pair] = (before + max(0.0, lost)) / 2.0
 
@@ -155,13 +154,13 @@ class DepthController:
         if not shallow:
             return DepthDecision(0, DepthReason.OFF)
         lost = costs.seconds[shallow[0]] / costs.seconds[0] - 1.0
-        if self._probe_is_due(load.pair, cell, lost):
+        if self._probe_is_due(load, cell, lost):
             return DepthDecision(shallow[0], DepthReason.PROBE)
         return DepthDecision(0, DepthReason.OFF)
 
-    def _probe_is_due(self, pair: str, cell: _Cell, lost: float) -> bool:
-        lost = max(0.0, lost, self._probes_lost.get(pair, 0.0))
-        if cell.off_passes - cell.probed_at < min(_PROBE_MOST, max(_PROBE_LEAST, math.ceil(lost / _PROBE_SHARE))):
+    def _probe_is_due(self, load: Load, cell: _Cell, lost: float) -> bool:
+        lost = max(0.0, lost, self._probes_lost.get(load.pair, 0.0))
+        if cell.off_passes - cell.probed_at < probe_gap(lost, load.catch_up):
             return False
         cell.probed_at = cell.off_passes
         return True
@@ -176,6 +175,6 @@ class DepthController:
             return DepthDecision(cell.depth, DepthReason.PRIOR)
         cell.depth = 0
         cell.off_passes += 1
-        if self._probe_is_due(load.pair, cell, 0.0):
+        if self._probe_is_due(load, cell, 0.0):
             return DepthDecision(1, DepthReason.PROBE)
         return DepthDecision(0, DepthReason.PRIOR)
