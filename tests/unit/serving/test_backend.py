@@ -158,5 +158,6 @@ def test_a_draft_model_is_fed_only_what_it_has_not_seen() -> None:
     drafter = ModelDrafter(Port())
     drafter.propose([1, 2, 3], 3, 1)  # drafts 90 91 92, of which the model has seen 90 and 91
     drafter.propose([1, 2, 3, 90, 7], 2, 1)  # 90 was right, then came 7
-    drafter.propose([1, 2, 3, 90, 7, 90, 91], 1, 1)  # all right, one more than it has seen
-    assert asked == [(0, [1, 2, 3]), (4, [7]), (6, [91])]
+    drafter.propose([1, 2, 3, 90, 7, 90, 91], 3, 1)  # all right, one more than it has seen
+    drafter.propose([1, 2, 3, 90, 7, 90, 91, 4, 5, 6], 1, 1)  # all wrong, and others drafted meanwhile
+    assert asked == [(0, [1, 2, 3]), (4, [7]), (6, [91]), (7, [4, 5, 6])]

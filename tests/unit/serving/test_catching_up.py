@@ -13,6 +13,7 @@ from forerun.core.tokens.evidence import EvidenceWeights
 from forerun.core.tokens.noise import fraction, key
 from forerun.core.tokens.recall import RecallDrafter
 from forerun.serving.backend.drafts import ALONE, MODEL, RECALL, WITH_DRAFT, Depth, Drafts, ModelDrafter
+from forerun.serving.backend.loop import Proposal
 from forerun.serving.profile import StepTimes, ToyEngine, read_profile
 from tests.integration.serving.inprocess import Decoded, Pair, declared, decode
 
@@ -114,6 +115,31 @@ def test_an_unknown_speed_costs_a_bounded_part_of_the_prompt() -> None:
         drafts.extend([1])
         context = [*context, 1]
     assert port.read == [PROBE_TOKENS], "the first pass told what it costs, and no other one asked"
+
+
+def test_answers_that_ended_early_say_that_reading_does_not_pay_whatever_the_request_allows() -> None:
+    state, port = server(), Port(0.0004)
+    state.judged(ModelDrafter(port).read(prompt(1, LONG), PROBE_TOKENS, 1), 0, 0.02, 1)
+    assert state.decide_model(1, LONG, 7, LONG, 0, 4_000).depth > 0, "an answer of 100 tokens is assumed at first"
+    for _ in range(64):
+        drafts = Drafts(None, None, state, None)
+        drafts.extend(prompt(1, LONG))
+        drafts.extend([1] * 16)
+        drafts.close()
+    assert state.decide_model(1, LONG, 7, LONG, 0, 4_000).reason is DepthReason.READING
+
+
+def test_answers_of_free_drafts_leave_nothing_to_a_draft_model() -> None:
+    state, port = server(), Port(0.0004)
+    state.judged(ModelDrafter(port).read(prompt(1, LONG), PROBE_TOKENS, 1), 0, 0.02, 1)
+    for _ in range(64):
+        drafts = Drafts(None, None, state, None)
+        drafts.extend(prompt(1, LONG))
+        for _ in range(25):
+            drafts.judged(Proposal([1, 1, 1], RECALL), 3, 0.02)
+            drafts.extend([1] * 4)
+        drafts.close()
+    assert state.decide_model(1, LONG, 7, LONG, 0, 4_000).reason is DepthReason.READING
 
 
 def test_what_a_probe_has_read_is_not_read_again() -> None:
