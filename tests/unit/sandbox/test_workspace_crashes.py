@@ -60,6 +60,17 @@ async def merge(workspace: Workspace, number: int) -> None:
     await workspace.merge(fork)
 
 
+async def merging_until(steps: int, root: Path, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> _Disk:
+    """Merges once, and a second time until so many steps are done."""
+    workspace = await opened(root, strategy)
+    await merge(workspace, 1)
+    with monkeypatch.context() as patched:
+        disk = _Disk(steps, patched)
+        with contextlib.suppress(_CrashError):
+            await merge(workspace, 2)
+    return disk
+
+
 def check(root: Path, workspace: Workspace) -> None:
     directory = root / "t" / "s"
     base = next(directory.glob("base*"))
@@ -75,12 +86,7 @@ async def test_a_worker_that_dies_at_any_step_of_a_merge_leaves_it_whole_or_not_
     versions = set()
     for steps in range(1000):
         root = tmp_path / str(steps)
-        workspace = await opened(root, strategy)
-        await merge(workspace, 1)
-        with monkeypatch.context() as patched:
-            disk = _Disk(steps, patched)
-            with contextlib.suppress(_CrashError):
-                await merge(workspace, 2)
+        disk = await merging_until(steps, root, strategy, monkeypatch)
         workspace = await opened(root, strategy)
         check(root, workspace)
         await merge(workspace, 3 if workspace.version == 2 else 2)
@@ -98,12 +104,7 @@ async def test_a_worker_that_dies_again_while_it_mends_mends_it_the_next_time(
     mended, first, again = 0, 0, 0
     while True:
         root = tmp_path / f"{first}-{again}"
-        workspace = await opened(root, strategy)
-        await merge(workspace, 1)
-        with monkeypatch.context() as patched:
-            merging = _Disk(first, patched)
-            with contextlib.suppress(_CrashError):
-                await merge(workspace, 2)
+        merging = await merging_until(first, root, strategy, monkeypatch)
         with monkeypatch.context() as patched:
             mending = _Disk(again, patched)
             with contextlib.suppress(_CrashError):
