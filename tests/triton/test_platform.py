@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -15,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from forerun.cli.up.platform import Platform
 from forerun.client import AsyncClient
@@ -23,12 +21,11 @@ from forerun.runtime.bus_nats import NatsBus
 from forerun.runtime.bus_nats_wire import NatsOptions
 from forerun.runtime.clock import SystemClock
 from forerun.runtime.ids import SystemIds
-from forerun.runtime.kserve import KServeClient
 from forerun.runtime.topology import CAPACITY
-from forerun.serving.server import HOME, Installation
+from forerun.serving.server import Installation
 from forerun.v1 import capacity_pb2
-from tests.integration.serving.conftest import REPOSITORY, events, generate
-from tests.triton.test_serve import Process, free_ports, read
+from tests.integration.serving.conftest import events, generate
+from tests.triton.test_serve import Process, serve
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
@@ -38,9 +35,8 @@ TEXT = {"max_tokens": 200, "ignore_end": True, "depth": 7, "drafters": ["model"]
 
 
 @asynccontextmanager
-async def model_server(data: Path, folder: Path) -> AsyncIterator[tuple[Process, str]]:
-    """The command `models serve` beside the platform of a data directory, and where its metrics are."""
-    profile = folder / "profile.yaml"
+async def model_server(data: Path, folder: Path) -> AsyncIterator[Process]:
+    """The command `models serve` beside the platform of a data directory."""
     speculation = {"kind": "coupled", "drafters": ["recall", "model"], "history_folder": str(folder / "histories")}
     pair = {
         "target": {"kind": "toy"},
@@ -48,26 +44,9 @@ async def model_server(data: Path, folder: Path) -> AsyncIterator[tuple[Process,
         "slots": 4,
         "max_output_tokens": 4_000,
     }
-    profile.write_text(yaml.safe_dump({"name": "mine", **pair, "speculation": speculation}))
-    grpc, http, metrics, health = (f"127.0.0.1:{port}" for port in free_ports(4))
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "forerun.cli.main", "models", "serve", str(profile),
-        "--triton", str(REPOSITORY / HOME), "--grpc-address", grpc, "--http-address", http,
-        "--metrics-address", metrics, "--health-address", health, "--interval", "0.5", "--stop-seconds", "2",
-        "--data", str(data), "--pool", POOL, "--name", "models",
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    process = Process(child, profile, KServeClient(grpc), health)
-    reading = asyncio.create_task(read(process))
-    try:
-        await process.until_it_says("ready: KServe on")
-        yield process, metrics
-    finally:
-        if child.returncode is None:
-            child.send_signal(signal.SIGTERM)
-            await child.wait()
-        await reading
-        await process.client.close()
+    settings = {"name": "mine", **pair, "speculation": speculation}
+    async with serve(folder, "--data", str(data), "--pool", POOL, "--name", "models", settings=settings) as process:
+        yield process
 
 
 async def forerun(data: Path, *words: str) -> tuple[int, dict[str, Any]]:
@@ -104,8 +83,7 @@ async def until_depth(metrics: str, wanted: Callable[[str], bool]) -> None:
 async def test_the_cap_of_the_pool_and_the_kill_switch_reach_the_models(
     installation: Installation, tmp_path: Path
 ) -> None:
-    async with Platform(tmp_path / "data", port=0) as platform, model_server(tmp_path / "data", tmp_path) as served:
-        process, metrics = served
+    async with Platform(tmp_path / "data", port=0) as platform, model_server(tmp_path / "data", tmp_path) as process:
         data = tmp_path / "data"
         free = [event["tokens"] async for event, _ in events(process.client, [5, 6, 7], TEXT)]
         assert max(map(len, free)) == 8
@@ -114,7 +92,7 @@ async def test_the_cap_of_the_pool_and_the_kill_switch_reach_the_models(
         bounded = [event["tokens"] async for event, _ in events(process.client, [5, 6, 7], TEXT)]
         assert max(map(len, bounded)) == 3
         assert list(chain(*bounded)) == list(chain(*free))
-        await until_depth(metrics, lambda text: 'forerun_draft_depth_ceiling_source{source="pool"} 1' in text)
+        await until_depth(process.metrics, lambda text: 'forerun_draft_depth_ceiling_source{source="pool"} 1' in text)
 
         # The kill switch, while a text runs: nothing is drafted for it any more, which is no chance so often in a row.
         passes: list[int] = []
@@ -152,7 +130,7 @@ async def test_a_tenant_is_erased_at_a_server_that_runs_and_at_one_that_comes_ba
         return int(answer.usage["passes"])
 
     async with Platform(data, port=0):
-        async with model_server(data, tmp_path) as (process, _):
+        async with model_server(data, tmp_path) as process:
             first = await passes(process)
             assert await passes(process) < first / 2
             assert await passes(process, "rival") == first
@@ -166,9 +144,9 @@ async def test_a_tenant_is_erased_at_a_server_that_runs_and_at_one_that_comes_ba
         # It has ended, and saved what it remembers.
         code, found = await forerun(data, "models", "erase", "--tenant", TENANT, "--json")
         assert (code, found["servers"]) == (0, []), "it took itself off the list"
-        async with model_server(data, tmp_path) as (process, _):
+        async with model_server(data, tmp_path) as process:
             assert await passes(process) == first, "erased before anything was read"
             assert await passes(process, "rival") < first / 2
             await process.until_it_says(f"tenant {TENANT} is erased: 0 histories of 0 tokens, 2 files")
-        async with model_server(data, tmp_path) as (process, _):
+        async with model_server(data, tmp_path) as process:
             assert await passes(process) < first / 2, "what was said after the erasure stays"

@@ -44,6 +44,7 @@ class Process:
     child: asyncio.subprocess.Process
     profile: Path
     client: KServeClient
+    metrics: str
     health: str
     said: list[str] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -111,18 +112,17 @@ def children(process: int) -> list[int]:
 
 
 @asynccontextmanager
-async def serve(folder: Path, *more: str) -> AsyncIterator[Process]:
+async def serve(folder: Path, *more: str, settings: Mapping[str, Any] = PROFILE) -> AsyncIterator[Process]:
     profile = folder / "profile.yaml"
-    profile.write_text(yaml.safe_dump(dict(PROFILE)))
-    ports = free_ports(4)
-    grpc, http, metrics, health = (f"127.0.0.1:{port}" for port in ports)
+    profile.write_text(yaml.safe_dump(dict(settings)))
+    grpc, http, metrics, health = (f"127.0.0.1:{port}" for port in free_ports(4))
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "forerun.cli.main", "models", "serve", str(profile),
         "--triton", str(REPOSITORY / HOME), "--grpc-address", grpc, "--http-address", http,
         "--metrics-address", metrics, "--health-address", health, "--interval", "0.5", "--stop-seconds", "2", *more,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    process = Process(child, profile, KServeClient(grpc), health)
+    process = Process(child, profile, KServeClient(grpc), metrics, health)
     reading = asyncio.create_task(read(process))
     try:
         await process.until_it_says("ready: KServe on")
